@@ -35,7 +35,8 @@ impl Substitutions {
     }
 
     /// Returns true if two types agree: a value of one may be used as the other. If so, records the inferred types of
-    /// variables. The order decides only which of two variables gets a value, and is cel-go's at each call.
+    /// variables. The order of the arguments matters only between two variables, because one of them gets a value. Each
+    /// caller uses cel-go's order.
     pub fn is_assignable(&mut self, a: &Type, b: &Type) -> bool {
         self.are_assignable(std::slice::from_ref(a), std::slice::from_ref(b))
     }

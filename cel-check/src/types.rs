@@ -33,7 +33,7 @@ pub enum Simple {
     String,
     /// A point in time.
     Timestamp,
-    /// The type of a type, if it is not known which.
+    /// The type of a type that is not known.
     Type,
     /// An unsigned 64-bit integer.
     Uint,

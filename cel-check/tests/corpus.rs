@@ -163,7 +163,7 @@ fn corpus_has_a_right_and_a_wrong_expression_for_each_function_operator_and_macr
 }
 
 #[test]
-fn corpus_has_kinds_of_groups_and_custom_resources() {
+fn corpus_has_kinds_of_the_core_group_of_another_group_and_of_a_custom_resource() {
     let cases: Vec<Case> = read("verdicts.json");
     for group in ["/v1/", "apps/v1/", "example.com/v1/"] {
         let is_of = |case: &&Case| case.resources.iter().any(|resource| resource.starts_with(group));

@@ -225,8 +225,8 @@ impl Signals {
         }
     }
 
-    /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that are
-    /// not served yet, and for credentials of a plugin that hangs.
+    /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that
+    /// are not served yet, and for credentials of a plugin that hangs.
     async fn run_unless_signalled<T>(
         &mut self,
         start: impl Future<Output = anyhow::Result<T>>,

@@ -42,7 +42,7 @@ pub struct Guard<'a, K: Kind> {
     pub writer: &'a Writer,
     /// The objects.
     pub store: &'a Store<K>,
-    /// Own writes that the cache may not contain yet.
+    /// Writes by this process that the cache may not contain yet.
     pub consistency: &'a Consistency,
 }
 

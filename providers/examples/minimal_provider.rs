@@ -1,7 +1,7 @@
 //! A complete provider for an imaginary cloud, Acme: instances and load balancers, no routes.
 //!
-//! `cargo run -p kubewright-provider-conformance --example minimal-provider` prints the suite's report about it, and its
-//! tests are the suite. `docs/providers.md` explains it.
+//! `cargo run -p kubewright-provider-conformance --example minimal-provider` prints the suite's report about it, and
+//! its tests are the suite. `docs/providers.md` explains it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};

@@ -18,8 +18,8 @@ pub struct InstanceRef {
     pub system_uuid: Option<String>,
     /// The Node's labels, as given.
     pub labels: BTreeMap<String, String>,
-    /// `status.addresses` of the Node, for clouds that identify instances by an address. A provider whose cloud temporarily
-    /// reports no address returns these.
+    /// `status.addresses` of the Node, for clouds that identify instances by an address. A provider whose cloud
+    /// temporarily reports no address returns these.
     #[serde(default)]
     pub addresses: Vec<Address>,
     /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).
@@ -102,8 +102,8 @@ pub struct Instance {
     /// Additional labels for a new Node, and those that follow the instance (see [`InstanceFeatures::labels`]). The
     /// controller drops those in Kubernetes' own domains, and those that the API server would refuse.
     pub labels: BTreeMap<String, String>,
-    /// All taints of the Node with the prefix [`InstanceFeatures::taints`]: those that are missing here are removed from the
-    /// Node. Taints without the prefix are ignored.
+    /// All taints of the Node with the prefix [`InstanceFeatures::taints`]: those that are missing here are removed
+    /// from the Node. Taints without the prefix are ignored.
     #[serde(default)]
     pub taints: Vec<Taint>,
 }
@@ -148,9 +148,9 @@ pub struct InstanceFeatures {
     /// Prefixes of the Node annotations that it reads. Others are not in [`InstanceRef::annotations`], and not even
     /// kept in memory if there is no prefix.
     pub annotations: Vec<String>,
-    /// Prefix of the labels that follow the instance for as long as the Node exists, with a domain of the vendor's. Nothing
-    /// else may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels are only
-    /// set on new Nodes.
+    /// Prefix of the labels that follow the instance for as long as the Node exists, with a domain of the vendor's.
+    /// Nothing else may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
+    /// are only set on new Nodes.
     pub labels: Option<&'static str>,
     /// Prefix of the keys of taints that follow the instance in the same way. `None`: it sets none.
     pub taints: Option<&'static str>,

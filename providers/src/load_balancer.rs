@@ -65,8 +65,8 @@ pub struct Features {
     /// Prefixes of the annotations that it reads; empty: it may read any. Other annotations are not in the spec, so
     /// that their changes cost nothing.
     pub annotations: Vec<String>,
-    /// Prefix of the annotations that it writes to Services ([`Ensured::annotations`]), which nothing else may use. They
-    /// are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
+    /// Prefix of the annotations that it writes to Services ([`Ensured::annotations`]), which nothing else may use.
+    /// They are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
     pub written_annotations: Option<&'static str>,
 }
 
@@ -133,11 +133,11 @@ pub struct Ensured {
     /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
     pub warnings: Vec<String>,
     /// Annotations for the Service, for its users and other programs, all with the prefix
-    /// [`Features::written_annotations`]. They are written together with the status; those of the prefix that are not
-    /// returned are removed.
+    /// [`Features::written_annotations`]. They are written together with the status; other annotations with the prefix
+    /// are removed.
     pub annotations: BTreeMap<String, String>,
-    /// The delay before one more call for a settled load balancer, if the cloud may not have listed yet what an earlier
-    /// process created last. `None`: the next check for drift is soon enough.
+    /// The delay before one more call for a settled load balancer: an earlier process may have created resources that
+    /// the cloud did not list in this call. `None`: the next check for drift is soon enough.
     #[serde(default)]
     pub check_after: Option<Duration>,
 }
@@ -216,8 +216,8 @@ pub struct Owned {
     pub phase: Phase,
     /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
-    /// Their tags or labels prove that they are this cluster's. Others may belong to another cluster, so that they are only
-    /// reported and never deleted.
+    /// Their tags or labels prove that they are this cluster's. Others may belong to another cluster, so that they are
+    /// only reported and never deleted.
     pub certain: bool,
 }
 
@@ -296,7 +296,7 @@ pub trait LoadBalancers: Send + Sync {
     /// the same spec fails in the same way, before it changes anything.
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError>;
 
-    /// Returns the names of other Services of the same namespace to which the load balancer also sends traffic; most
+    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic; most
     /// providers support none. This is a pure function of the annotations, called before `targeting`: existing ones are
     /// then in `spec.others`, and their endpoints in `Targets::others`. `targeting` refuses missing ones: the Service
     /// is reconciled again when one of them is created, deleted or changed, and until then its load balancer is not
@@ -345,8 +345,8 @@ pub trait LoadBalancers: Send + Sync {
         let _ = id;
     }
 
-    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. For an operator who considers a
-    /// takeover.
+    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. For an operator who
+    /// considers a takeover.
     ///
     /// # Errors
     /// Any kind but `NotFound`.
@@ -373,15 +373,15 @@ pub trait LoadBalancers: Send + Sync {
     /// call again.
     ///
     /// # Errors
-    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while something
-    /// may exist that the cloud does not show yet.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while
+    /// something may exist that the cloud does not list yet.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or network
-    /// would otherwise be searched. `None` if this process has not reconciled the Service before its deletion.
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or
+    /// network would otherwise be searched. `None` if this process has not reconciled the Service before its deletion.
     ///
-    /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be complete
-    /// without it.
+    /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be
+    /// complete without it.
     ///
     /// # Errors
     /// Same as [`delete`](LoadBalancers::delete).
@@ -411,8 +411,8 @@ pub trait LoadBalancers: Send + Sync {
     /// name uses. Called only if an operator has allowed it.
     ///
     /// # Errors
-    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while something
-    /// may exist that the cloud does not show yet.
+    /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while
+    /// something may exist that the cloud does not list yet.
     async fn collect(&self, owned: &Owned) -> Result<Deletion, CloudError> {
         self.delete(&owned.id).await
     }

@@ -153,7 +153,7 @@ pub enum TrafficPolicy {
     Local,
 }
 
-/// The parts of another Service of the same namespace to which a load balancer also sends traffic.
+/// The parts of another Service in the same namespace to which a load balancer also sends traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherService {
     /// Its ports, in its order; the node ports are `None` for a Service of type ClusterIP.

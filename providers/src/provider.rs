@@ -65,9 +65,9 @@ pub trait CloudProvider: Send + Sync {
         Vec::new()
     }
 
-    /// Receives one of its Secrets, without a call of the cloud: before [`initialize`](CloudProvider::initialize), and again
-    /// whenever the Secret has changed; `None`: it does not exist. Calls that begin afterwards use it, and `initialize`
-    /// is not called again.
+    /// Receives one of its Secrets, without a call of the cloud: before [`initialize`](CloudProvider::initialize), and
+    /// again whenever the Secret has changed; `None`: it does not exist. Calls that begin afterwards use it, and
+    /// `initialize` is not called again.
     ///
     /// # Errors
     /// `Invalid` if it cannot be used; the message names the Secret, the key and the fix. The provider then keeps the

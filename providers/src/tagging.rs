@@ -10,7 +10,8 @@ use crate::error::CloudError;
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Tagging: Send + Sync {
-    /// Returns true if an instance, given by its provider ID, is of a kind with tags. The Node of another one is ignored.
+    /// Returns true if an instance, given by its provider ID, is of a kind that has tags. Nodes of other instances are
+    /// ignored.
     fn has_tags(&self, _instance: &str) -> bool {
         true
     }

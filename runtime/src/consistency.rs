@@ -242,7 +242,7 @@ impl Consistency {
         are_cached
     }
 
-    /// Removes a key: its object was deleted, and a new object of that name starts without history.
+    /// Removes a key: its object was deleted, and a new object with that name starts without history.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -332,7 +332,7 @@ mod tests {
         consistency.lost(&key);
         store.remove("ns", "a");
         assert!(matches!(consistency.read(&key, &store, || {}), Cached::Absent));
-        assert!(!consistency.take_lost(&key), "a new object of the name starts without history");
+        assert!(!consistency.take_lost(&key), "a new object with the same name starts without history");
     }
 
     /// The finalizer of a deleted object is removed in the last reconcile of its key.

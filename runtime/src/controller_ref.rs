@@ -1,4 +1,5 @@
-//! Controller references: the decision to keep, adopt or release a child. Upstream: pkg/controller, ControllerRefManager.
+//! Controller references: the decision to keep, adopt or release a child. Upstream: pkg/controller,
+//! ControllerRefManager.
 
 use std::sync::Arc;
 

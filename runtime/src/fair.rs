@@ -2,8 +2,8 @@
 //!
 //! The first entry of each namespace belongs to a round. When it leaves the list, the next entry of its namespace joins
 //! the following round; the first entry of any other namespace joins the current round. So one namespace with a
-//! thousand entries delays each other namespace by one entry, not by a thousand. With one namespace the list is first in,
-//! first out. (Start-time fair queueing; client-go's queues and rate limiters are first in, first out.)
+//! thousand entries delays each other namespace by one entry, not by a thousand. With one namespace the list is first
+//! in, first out. (Start-time fair queueing; client-go's queues and rate limiters are first in, first out.)
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};

@@ -1,5 +1,5 @@
-//! The health checks that every manager has: of the election, the watches, the controllers' threads, and the stores. None
-//! waits for a lock that controllers hold.
+//! The health checks that every manager has: of the election, the watches, the controllers' threads, and the stores.
+//! None waits for a lock that controllers hold.
 
 use std::time::Duration;
 

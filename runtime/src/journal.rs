@@ -23,8 +23,8 @@ const MAX_NOTES: usize = 6;
 const MAX_NOTES_BYTES: usize = 320;
 /// Maximum bytes of an error.
 const MAX_ERROR_BYTES: usize = 512;
-/// Maximum bytes of a key. Keys of existing objects are shorter; a user may refer to a missing owner or claim by a name of a
-/// megabyte.
+/// Maximum bytes of a key. Keys of existing objects are shorter; a user may refer to a missing owner or claim by a name
+/// of a megabyte.
 const MAX_KEY_BYTES: usize = 512;
 
 tokio::task_local! {

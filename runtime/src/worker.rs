@@ -2,7 +2,8 @@
 //!
 //! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or
 //! a webhook that refused a write may allow it hours later, without a change of the object. One that panics is counted
-//! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no sooner.
+//! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no
+//! sooner.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;

@@ -23,8 +23,8 @@ impl ExitCode {
 }
 
 impl Interrupted {
-    /// Starts listening: from now on the first signal does not end the process. A second one does, with the programs that
-    /// the process has started, even if the process hangs.
+    /// Starts listening: from now on the first signal does not end the process. A second one does, with the programs
+    /// that the process has started, even if the process hangs.
     pub fn listen() -> Result<Self> {
         let mut others = Self::streams()?;
         tokio::spawn(async move {

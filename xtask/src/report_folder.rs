@@ -46,8 +46,8 @@ impl ReportFolder {
         Ok(path)
     }
 
-    /// Copies a program that is going to be measured, so that a build in the meantime does not change it. The copy of the
-    /// previous run is overwritten. `name` distinguishes programs with the same file name.
+    /// Copies a program that is going to be measured, so that a build in the meantime does not change it. The copy of
+    /// the previous run is overwritten. `name` distinguishes programs with the same file name.
     pub fn copy_program(&self, name: &str, program: &Path) -> Result<PathBuf> {
         let folder = self.subfolder(PROGRAMS).and_then(|_| self.subfolder(&format!("{PROGRAMS}/{name}")))?;
         let copy = folder.join(program.file_name().context("a program without a name")?);

@@ -1,5 +1,5 @@
-//! The Secrets with the provider's credentials: read before the first call of the cloud, and again while controllers call
-//! it.
+//! The Secrets with the provider's credentials: read before the first call of the cloud, and again while controllers
+//! call it.
 //!
 //! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and none is made while no controller
 //! calls the cloud. The process needs the permission to get these Secrets and no other. Calls that begin
@@ -84,7 +84,7 @@ pub struct Secrets {
 struct Reads {
     /// Time of the next one.
     due: Instant,
-    /// Versions of the Secrets that the provider has; `None`: it has received that the Secret does not exist.
+    /// Versions of the Secrets that the provider has; `None`: the Secret did not exist, and the provider knows that.
     versions: BTreeMap<SecretName, Option<u64>>,
 }
 

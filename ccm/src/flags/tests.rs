@@ -130,7 +130,8 @@ fn flags_types_and_gates_equal_upstreams() {
     let mut ours = entries(&help::text(&COMPONENT, None));
     // From upstream's AWS provider, which its sample does not contain.
     ours.retain(|name, _| !name.starts_with("tagging-controller-") && !["tags", "resources"].contains(&&**name));
-    // Own flags, and flags of the AWS Load Balancer Controller, whose Services are supported here, too.
+    // Flags that only this manager has, and flags of the AWS Load Balancer Controller, whose Services are supported
+    // here, too.
     let own_flags =
         ["collect-leaked-load-balancers", "default-tags", "external-managed-tags", "max-targets-per-target-group"];
     ours.retain(|name, _| !name.starts_with("load-balancer") && !own_flags.contains(&&**name));

@@ -46,9 +46,9 @@ type Schemas = HashMap<String, Arc<Schema>>;
 const PREFIX: &str = "#/components/schemas/";
 
 impl Document {
-    /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible. A schema that is
-    /// nested too deeply to be parsed (more than 128 levels), or has an unexpected form, is missing; the others of the
-    /// document are not affected.
+    /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible. A schema that
+    /// is nested too deeply to be parsed (more than 128 levels), or has an unexpected form, is missing; the others of
+    /// the document are not affected.
     ///
     /// # Errors
     /// When the text is not JSON.

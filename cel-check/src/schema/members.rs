@@ -1,16 +1,16 @@
-//! The members of a JSON object as texts. They are found without recursion, so that each can be parsed with its own limit
-//! of depth.
+//! The members of a JSON object as texts. They are found without recursion, so that each can be parsed with its own
+//! limit of depth.
 
-/// Returns the text of the member of this name. A name that is written with escape sequences is not found. The text is
-/// empty if `text` is not an object, or has no such member.
+/// Returns the text of the member with this name. A name that is written with escape sequences is not found. The text
+/// is empty if `text` is not an object, or has no such member.
 pub fn member<'a>(text: &'a [u8], name: &str) -> &'a [u8] {
     let is_named =
         |found: &[u8]| found.strip_prefix(b"\"").and_then(|found| found.strip_suffix(b"\"")) == Some(name.as_bytes());
     members(text).into_iter().rev().find(|(found, _)| is_named(found)).map_or(&[], |(_, value)| value)
 }
 
-/// Splits the text of a JSON object into its members: names, in their quotes, and values. The text has to be well-formed;
-/// otherwise the result is arbitrary.
+/// Splits the text of a JSON object into its members: names, in their quotes, and values. The text has to be
+/// well-formed; otherwise the result is arbitrary.
 pub fn members(text: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut members = Vec::new();
     let mut name = &text[..0];

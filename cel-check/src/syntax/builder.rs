@@ -6,8 +6,8 @@ use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Id, Literal};
 /// Maximum number of nodes of an expression. `optMap` copies its target, so a chain of calls grows exponentially.
 const MAX_NODES: usize = 200_000;
 
-/// Maximum depth of an expression after macro expansion, so that recursion over nodes cannot exhaust the stack. Upstream
-/// has no such limit: an expression of nested macros may be deeper.
+/// Maximum depth of an expression after macro expansion, so that recursion over nodes cannot exhaust the stack.
+/// Upstream has no such limit, so it accepts more deeply nested macros.
 const MAX_DEPTH: u16 = 1000;
 
 /// The name of the accumulator variable in expanded macros. It is not a valid identifier, so no expression can use it.

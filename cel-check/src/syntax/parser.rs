@@ -87,7 +87,7 @@ impl Parser {
         let offset = self.offset();
         self.at += 1;
         if self.is_symbol(0, "(") {
-            return Err(self.error("a function has no name in backticks"));
+            return Err(self.error("backticks are allowed around field names, not around function names"));
         }
         Ok((name, offset))
     }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn expression_may_be_nested_as_deeply_as_upstreams() {
+    fn nesting_limit_is_that_of_upstream() {
         for (open, close) in [
             ("(", ")"),
             ("(1 + ", ")"),

@@ -2,7 +2,8 @@
 //! component-base) add to both. A binary adds its own.
 
 crate::flags! {
-    /// Profiling, and leader migration. Upstream: controller-manager, options.GenericControllerManagerConfigurationOptions.
+    /// Profiling, and leader migration. Upstream: controller-manager,
+    /// options.GenericControllerManagerConfigurationOptions.
     pub const PROCESS;
     "Debugging" {
         "contention-profiling": Bool = "false", NoEffectYet, "Record where workers block, when profiling is on";

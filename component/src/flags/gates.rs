@@ -142,7 +142,7 @@ impl Gates {
     /// Returns true if the gate is on: for a fixed gate its fixed value.
     ///
     /// # Panics
-    /// If the table has no gate of that name, as upstream's featuregate, Enabled does: the names are literals in the
+    /// If the table has no gate with that name, as upstream's featuregate, Enabled does: the names are literals in the
     /// program.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(row) = self.table.row(name) else {

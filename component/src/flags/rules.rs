@@ -113,7 +113,8 @@ pub fn leader_election(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// Checks the headers of front proxies. Upstream: apiserver pkg/server/options, RequestHeaderAuthenticationOptions.Validate.
+/// Checks the headers of front proxies. Upstream: apiserver pkg/server/options,
+/// RequestHeaderAuthenticationOptions.Validate.
 pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violations) {
     // Each as the list of flags that `add_if` takes.
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
@@ -148,8 +149,8 @@ pub fn fixed_gates(gates: &Gates, violations: &mut Violations) {
     }
 }
 
-/// Checks the flags of metrics, except for the content of the manifest, which is checked when the file is read. Upstream:
-/// component-base metrics/api/v1, Validate.
+/// Checks the flags of metrics, except for the content of the manifest, which is checked when the file is read.
+/// Upstream: component-base metrics/api/v1, Validate.
 pub fn metrics(values: &Values, violations: &mut Violations) {
     let version = values.get_str("show-hidden-metrics-for-version");
     let wanted = format!("1.{}", super::gates::BINARY_MINOR - 1);

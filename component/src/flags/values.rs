@@ -41,7 +41,7 @@ impl Values {
         self.flags
     }
 
-    /// Returns true if the binary has a flag of this name; needed only for flags that not every binary has.
+    /// Returns true if the binary has a flag with this name; needed only for flags that not every binary has.
     pub fn has(&self, name: &str) -> bool {
         position(self.flags, name).is_some()
     }

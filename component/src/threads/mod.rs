@@ -22,8 +22,8 @@ const STACK_BYTES: usize = 8 << 20;
 /// certificates; kept in between, it would only cost memory.
 const BLOCKING_THREAD_IDLE_TIME: Duration = Duration::from_secs(1);
 
-/// Number of steps of tasks on the control thread between two checks of its timers and sockets: while many clients connect,
-/// steps may take milliseconds.
+/// Number of steps of tasks on the control thread between two checks of its timers and sockets: while many clients
+/// connect, steps may take milliseconds.
 const CONTROL_EVENT_INTERVAL: u32 = 8;
 
 /// The threads of a process.

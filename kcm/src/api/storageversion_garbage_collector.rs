@@ -1,8 +1,8 @@
 //! storageversion-garbage-collector-controller: removes the entries of API servers that no longer exist from
 //! StorageVersions.
 //!
-//! Each API server holds an identity Lease in `kube-system`. An entry whose API server has none is stale; a StorageVersion
-//! without entries is deleted. Upstream: pkg/controller/storageversiongc.
+//! Each API server holds an identity Lease in `kube-system`. An entry whose API server has none is stale; a
+//! StorageVersion without entries is deleted. Upstream: pkg/controller/storageversiongc.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -58,7 +58,7 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
 
 /// Parses a time as Go does for its layout of RFC 3339, and returns the time since 1970.
 ///
-/// A token whose time does not parse is deleted as expired, so that the rules must be the same: an hour may have one
+/// A token whose time does not parse is deleted as expired, so the rules must be exactly Go's: an hour may have one
 /// digit, a comma may separate the fraction, which may have any length, and an offset may be 24:60. A [`Timestamp`]
 /// ends a day before the last second of the year 9999, which tokens without an end may have.
 fn since_epoch(text: &str) -> Option<SignedDuration> {

@@ -128,7 +128,7 @@ fn is_tracked_for(since: &str, period: SignedDuration, now: Timestamp) -> Option
     Some(first_full_day.checked_add(period).is_ok_and(|end| now >= end))
 }
 
-/// Returns the action for a token, without regard to the pods that mount it.
+/// Returns the action for a token, regardless of the pods that mount it.
 fn decide(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
     let (Some(token), Ok(period_start)) = (secret.account_token(), now.checked_sub(period)) else {
         return Verdict::Keep;
@@ -175,7 +175,7 @@ struct Cleaner {
     accounts: Arc<Store<ServiceAccount>>,
     secrets: Arc<Store<Secret>>,
     writer: Writer,
-    /// Reads pods, which the controller's own account may not.
+    /// Client that may read pods; the controller's own account may not.
     reader: Writer,
     period: SignedDuration,
     clock: Clock,
@@ -391,7 +391,7 @@ mod tests {
                 TestToken { labels: invalid("2025-06-15"), ..unused_token() },
                 Keep,
             ),
-            ("invalid for long", TestToken { labels: invalid("2025-06-14"), ..unused_token() }, Delete),
+            ("invalid for a long time", TestToken { labels: invalid("2025-06-14"), ..unused_token() }, Delete),
             (
                 "invalid since an invalid date",
                 TestToken { labels: invalid("yesterday"), ..unused_token() },

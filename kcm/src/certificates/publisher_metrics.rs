@@ -1,4 +1,5 @@
-//! Metrics of the publishers of certificates: syncs by the API server's response. Upstream: pkg/controller/certificates.
+//! Metrics of the publishers of certificates: syncs by the API server's response. Upstream:
+//! pkg/controller/certificates.
 
 use std::time::Duration;
 

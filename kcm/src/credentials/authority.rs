@@ -58,7 +58,7 @@ pub enum AuthorityError {
         /// The reason.
         source: KeyError,
     },
-    /// Key and certificate are not of one pair.
+    /// The key does not belong to the certificate.
     #[error("the key in {key} does not belong to the certificate in {certificate}; give a matching pair")]
     Mismatch {
         /// The certificate's file.
@@ -180,7 +180,7 @@ impl Signers {
         Ok(Self(signers))
     }
 
-    /// Returns the authority's files of a signer.
+    /// Returns the files of a signer's authority.
     pub fn of(&self, signer: &str) -> Option<&Arc<Files>> {
         self.0.get(signer)
     }

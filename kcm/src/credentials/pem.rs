@@ -1,7 +1,8 @@
 //! Reads the first PEM block of a text, as Go reads it.
 //!
-//! The API server accepts a certificate request that Go can read. A stricter reader would never sign some of them: those
-//! with headers, with blanks in the lines, or after a block that is not well-formed. Upstream: encoding/pem, Decode.
+//! The API server accepts a certificate request that Go can read. A stricter reader would never sign some of them:
+//! those with headers, with blanks in the lines, or after a block that is not well-formed. Upstream: encoding/pem,
+//! Decode.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;

@@ -169,7 +169,7 @@ mod tests {
             ("a pod was lost", Attempt::new(&owner("a", 1), 3, 8), false),
             ("a terminating pod disappeared", Attempt::new(&owner("a", 1), 2, 7), false),
             ("the spec changed", Attempt::new(&owner("a", 2), 2, 8), false),
-            ("another object of the name", Attempt::new(&owner("b", 1), 2, 8), false),
+            ("another object with the same name", Attempt::new(&owner("b", 1), 2, 8), false),
             ("a template changed", Attempt::new(&owner("a", 1), 2, 8).with_inputs(9), false),
         ];
         for (name, attempt, waits) in rows {

@@ -108,7 +108,7 @@ fn ephemeral_volumes(pod: &Pod) -> impl Iterator<Item = &ClaimVolume> {
 }
 
 /// Returns a pod that was created, or replaced another one with its name, and needs claims. The volumes of a pod never
-/// change, so that its updates do not matter.
+/// change, so its updates do not matter.
 fn added_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let is_known = |new: &Pod| change.old.is_some_and(|old| old.meta.uid == new.meta.uid);
     change.new.filter(|new| !is_known(new) && needs_claims(new))
@@ -129,7 +129,7 @@ type FreshPod = Option<Option<ObjectResponse>>;
 /// Reason why a pod has no claim for one of its volumes.
 #[derive(Debug, thiserror::Error)]
 enum VolumeError {
-    /// A claim of this name belongs to another owner.
+    /// A claim with this name belongs to another owner.
     #[error("PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)")]
     NotOwner { namespace: String, claim: String, pod: String },
     /// The claim could not be created.
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// A pod with three turns of generic ephemeral volumes, as an object.
+    /// An encoded pod whose generic ephemeral volumes take three turns.
     fn large_pod() -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(pod::METADATA, |meta| {

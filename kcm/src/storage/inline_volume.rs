@@ -1,7 +1,7 @@
 //! Attachable volumes of in-tree plugins that pods define themselves, without a claim.
 //!
-//! Volumes of migrated plugins become those of the CSI driver that took the plugin over; the VolumeAttachment then contains
-//! a whole spec instead of the name of a PersistentVolume. Upstream: k8s.io/csi-translation-lib, plugins,
+//! Volumes of migrated plugins become those of the CSI driver that took the plugin over; the VolumeAttachment then
+//! contains a whole spec instead of the name of a PersistentVolume. Upstream: k8s.io/csi-translation-lib, plugins,
 //! TranslateInTreeInlineVolumeToCSI; pkg/volume/csi, csiAttacher.Attach.
 
 use kinds::pod::InTreeVolume;
@@ -223,8 +223,8 @@ pub fn names(pod: &Pod) -> impl Iterator<Item = (usize, Str)> {
     volumes.filter_map(|(at, volume)| Some((at, name_of(&pod.meta.namespace, volume)?)))
 }
 
-/// Returns the index of pods by the unique names of the volumes that they define themselves. Needs [`Pod::VOLUMES`]; look
-/// up by [`defining`].
+/// Returns the index of pods by the unique names of the volumes that they define themselves. Needs [`Pod::VOLUMES`];
+/// look up by [`defining`].
 pub const fn pods_by_inline_volume() -> Index<Pod> {
     Index { name: "inline-volume", keys: |pod, emit| names(pod).for_each(|(_, name)| emit(defining(&name))) }
 }

@@ -151,8 +151,8 @@ impl StatefulSet {
             .collect()
     }
 
-    /// Returns a claim for a POST: the template with its labels overridden by those of the selector, a name, and further
-    /// owners. Upstream: pkg/controller/statefulset, getPersistentVolumeClaims.
+    /// Returns a claim for a POST: the template with its labels overridden by those of the selector, a name, and
+    /// further owners. Upstream: pkg/controller/statefulset, getPersistentVolumeClaims.
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
         let selector = find(self.raw.spec(), spec::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)

@@ -36,9 +36,9 @@ pub enum ClaimStatus {
 /// The claim that an entry refers to. Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, Name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResolvedClaim<'a> {
-    /// The claim of this name, regardless of its owner.
+    /// The claim with this name, regardless of its owner.
     Shared(&'a Str),
-    /// The claim of this name, which was created for the entry and has to be owned accordingly.
+    /// The claim with this name, which was created for the entry and has to be owned accordingly.
     Generated(&'a Str),
     /// No claim is needed.
     NotNeeded,

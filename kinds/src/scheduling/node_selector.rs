@@ -113,7 +113,7 @@ impl Requirement {
             }
     }
 
-    /// Returns true if the requirement holds for a node of this name; other fields than the name count as empty.
+    /// Returns true if the requirement holds for a node with this name; other fields than the name count as empty.
     fn holds_for_name(&self, name: &str) -> bool {
         let value = if &*self.key == NAME_FIELD { name } else { "" };
         match (&*self.operator, &self.values[..]) {

@@ -58,8 +58,8 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Returns true if a comparison with a node may take milliseconds: users determine the numbers of terms, requirements,
-    /// values and tolerations.
+    /// Returns true if a comparison with a node may take milliseconds: users determine the numbers of terms,
+    /// requirements, values and tolerations.
     pub fn is_large(&self) -> bool {
         let terms = self.required.iter().flat_map(|required| &required.terms);
         let weights = terms.flat_map(|term| {

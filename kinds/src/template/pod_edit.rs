@@ -15,7 +15,7 @@ use crate::wire::{self, Field, Put, WireError, fields, find, map_entry};
 /// An environment variable with the value of a field of the pod.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldEnv<'a> {
-    /// Its name; a container that already has a variable of this name keeps it.
+    /// Its name; a container that already has a variable with this name keeps it.
     pub name: &'a str,
     /// Path of the pod's field.
     pub path: &'a str,

@@ -62,8 +62,8 @@ impl Raw {
         find(&self.0, STATUS)
     }
 
-    /// Returns the object for a PUT, with `edits` applied to the annotations and with `template`. The fields of the spec
-    /// whose numbers are in `dropped` are left out; `put` appends their new values.
+    /// Returns the object for a PUT, with `edits` applied to the annotations and with `template`. The fields of the
+    /// spec whose numbers are in `dropped` are left out; `put` appends their new values.
     pub fn update(
         &self,
         edits: &AnnotationEdits,

@@ -23,7 +23,7 @@ impl Family {
         }
     }
 
-    /// Returns the family of this name.
+    /// Returns the family with this name.
     pub fn parse(name: &str) -> Option<Self> {
         [Self::V4, Self::V6].into_iter().find(|family| family.name() == name)
     }

@@ -3,8 +3,8 @@
 /// Maximum length of a DNS label, of a label's value, and of its key without the domain.
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Maximum length of a DNS subdomain, to which most names of objects and the domains of label keys belong. Its parts have
-/// no limit of their own.
+/// Maximum length of a DNS subdomain, to which most names of objects and the domains of label keys belong. Its parts
+/// have no limit of their own.
 const MAX_SUBDOMAIN_LENGTH: usize = 253;
 
 /// Returns true if a text is a DNS label, such as the name of a namespace.

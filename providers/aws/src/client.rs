@@ -86,8 +86,8 @@ struct Calls {
 }
 
 impl Api {
-    /// Reads the environment and, if the cloud config names no region, the instance's metadata. Credentials are resolved
-    /// when the first call is made.
+    /// Reads the environment and, if the cloud config names no region, the instance's metadata. Credentials are
+    /// resolved when the first call is made.
     ///
     /// # Errors
     /// `Invalid` if no region is known.
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// The SDK has this only with a feature, without which IAM Roles Anywhere fails.
+    /// The SDK runs credential processes only with a cargo feature; without it IAM Roles Anywhere fails.
     #[tokio::test]
     async fn credentials_of_a_process_are_used() {
         let prints = r#"echo '{"Version": 1, "AccessKeyId": "id", "SecretAccessKey": "secret"}'"#;

@@ -65,7 +65,7 @@ pub(crate) fn by_key(tags: &[Tag]) -> BTreeMap<String, String> {
 /// Returns the cluster's id from the tags of the instance that this process runs on.
 ///
 /// # Errors
-/// `Invalid` if the instance is tagged for two clusters. One without a tag belongs to none.
+/// `Invalid` if the instance is tagged for two clusters. An instance without the tag belongs to no cluster.
 pub(crate) fn cluster_of_instance(tags: &[Tag]) -> Result<ClusterTags, CloudError> {
     let mut ids: Vec<&str> = pairs(tags).filter_map(|(key, _)| key.strip_prefix(PREFIX)).collect();
     let legacy = pairs(tags).find(|(key, _)| *key == LEGACY).map(|(_, value)| value);

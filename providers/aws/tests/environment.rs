@@ -276,7 +276,8 @@ fn certificates() -> (Arc<rustls::ServerConfig>, String) {
     (Arc::new(tls.with_single_cert(vec![own.der().clone()], key).expect("the certificate does not fit the key")), pem)
 }
 
-/// A call is sent through the proxy, and trusts the authorities of the bundle; `NO_PROXY` is an exception.
+/// Calls are sent through the proxy, and the certificate authorities in the bundle are trusted. Hosts in `NO_PROXY` are
+/// called directly.
 #[test]
 fn call_goes_through_the_proxy_of_the_environment() {
     let folder = tempfile::tempdir().expect("a folder");

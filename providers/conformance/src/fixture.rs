@@ -41,7 +41,7 @@ pub trait Fixture: Send + Sync {
     /// Returns the cluster name that the provider was built with.
     fn cluster(&self) -> String;
 
-    /// Creates a running instance for a Node of that name, visible to the provider when this returns.
+    /// Creates a running instance for a Node with that name, visible to the provider when this returns.
     async fn create_instance(&self, _node: &str) -> Result<InstanceRef, FixtureError> {
         Err(FixtureError::Unsupported("create_instance"))
     }
@@ -56,7 +56,8 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("delete_instance"))
     }
 
-    /// Returns Node annotations by which the provider finds this instance, for a Node of any name without a provider ID.
+    /// Returns Node annotations by which the provider finds this instance, for a Node of any name without a provider
+    /// ID.
     fn identifying_annotations(&self, _instance: &InstanceRef) -> Option<BTreeMap<String, String>> {
         None
     }
@@ -67,8 +68,8 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("change_labels_and_taints"))
     }
 
-    /// Replaces the provider's credentials in the cloud; the former ones no longer work. Returns the Secret from which the
-    /// provider reads them, with the new ones.
+    /// Replaces the provider's credentials in the cloud; the former ones no longer work. Returns the Secret from which
+    /// the provider reads them, with the new ones.
     async fn replace_credentials(&self) -> Result<(SecretName, SecretData), FixtureError> {
         Err(FixtureError::Unsupported("replace_credentials"))
     }
@@ -79,8 +80,8 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("leaked_resources"))
     }
 
-    /// Returns the registered targets to which the cloud's firewall blocks the traffic of their load balancer, found without
-    /// the provider.
+    /// Returns the registered targets to which the cloud's firewall blocks the traffic of their load balancer, found
+    /// without the provider.
     async fn blocked_targets(&self) -> Result<Vec<String>, FixtureError> {
         Err(FixtureError::Unsupported("blocked_targets"))
     }

@@ -86,12 +86,15 @@ pub(crate) async fn describe_finds_the_same_instance_by_name_and_id(context: &Co
     let by_name = describe_one(context, InstanceRef { provider_id: None, ..requested.clone() }).await?;
     let id = running(&by_name)?.provider_id.clone();
     let by_id = describe_one(context, requested.with_provider_id(&id)).await?;
-    ensure!(by_id == by_name, "by its name it is {by_name:?}, by its id {by_id:?}");
+    ensure!(by_id == by_name, "requested by its name, an instance is {by_name:?}; by its id, {by_id:?}");
     // The provider ID takes precedence: a Node that has the name of another instance still gets its own instance.
     let other = context.instance("other").await?;
     let mixed = describe_one(context, InstanceRef { node: other.node, ..InstanceRef::default().with_provider_id(&id) });
     let found = mixed.await?;
-    ensure!(running(&found)?.provider_id == id, "with id {id} and another's name it is {found:?}");
+    ensure!(
+        running(&found)?.provider_id == id,
+        "requested by the id {id} and the name of another one, an instance is {found:?}"
+    );
     Ok(())
 }
 
@@ -165,7 +168,10 @@ pub(crate) async fn describe_finds_an_instance_by_annotations(context: &Context<
     let expected = describe_one(context, instance.clone()).await?;
     let named = InstanceRef::named(context.unique_name("renamed"));
     let by_annotations = describe_one(context, InstanceRef { annotations: annotations.clone(), ..named }).await?;
-    ensure!(by_annotations == expected, "by its annotations it is {by_annotations:?}, by itself {expected:?}");
+    ensure!(
+        by_annotations == expected,
+        "requested by its annotations, an instance is {by_annotations:?}; by its name and id, {expected:?}"
+    );
     // The provider ID takes precedence: users can change annotations, and IDs are immutable.
     let other = context.instance("other").await?;
     let id = running(&expected)?.provider_id.clone();

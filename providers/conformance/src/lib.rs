@@ -37,16 +37,16 @@ pub async fn run(provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> Re
     report
 }
 
-/// Runs the case of that name; `None` if there is none.
+/// Runs the case with that name; `None` if there is none.
 pub async fn run_case(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) -> Option<CaseResult> {
     let case = cases::CASES.iter().find(|case| case.name == name)?;
     Some(cases::run_one(case, provider, fixture).await)
 }
 
-/// Runs the case of that name, as the tests of [`conformance_tests!`] do.
+/// Runs the case with that name, as the tests of [`conformance_tests!`] do.
 ///
 /// # Panics
-/// If the case fails, or there is none of that name.
+/// If the case fails, or there is none with that name.
 pub async fn check(name: &str, provider: &Arc<dyn CloudProvider>, fixture: &dyn Fixture) {
     let result = run_case(name, provider, fixture).await;
     let result = result.unwrap_or_else(|| panic!("there is no case {name}"));

@@ -160,7 +160,7 @@ pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<()
         balancers.set_targets(&spec, &some(count)).await?;
         none_blocked(&format!("after a change to {count} targets")).await?;
     }
-    // Other ports, together with their targets.
+    // Other ports, which need other firewall rules for the same targets.
     for (number, protocol) in [(443, Protocol::Tcp), (53, Protocol::Udp)] {
         if balancers.features().protocols.contains(&protocol) {
             spec.ports = vec![port(&format!("p{number}"), protocol, number)];

@@ -10,9 +10,9 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// Maximum number of runs of which each fails another change: run `n` fails the `n`th change. It is larger than the number
-/// of changes that any cloud needs for one load balancer. The runs end earlier if the fixture reports that the provider made
-/// fewer changes.
+/// Maximum number of runs of which each fails another change: run `n` fails the `n`th change. It is larger than the
+/// number of changes that any cloud needs for one load balancer. The runs end earlier if the fixture reports that the
+/// provider made fewer changes.
 pub(crate) const MAX_CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -107,7 +107,7 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     let first = context.settle(&spec, &targets).await?;
     let before = owned_of(context, &spec).await?;
     let second = context.settle(&spec, &targets).await?;
-    ensure!(first == second, "the first time it is {first:?}, the second {second:?}");
+    ensure!(first == second, "the first call returns {first:?}, the second one {second:?}");
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
     matches_spec(context, &spec, &targets).await?;
@@ -115,7 +115,7 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     match context.fixture.fail_change(1).await {
         Ok(()) => {
             let unchanged = context.balancers()?.ensure(&spec, &targets).await;
-            ensure!(unchanged.as_ref() == Ok(&second), "without a difference it tried a change: {unchanged:?}");
+            ensure!(unchanged.as_ref() == Ok(&second), "ensure tries a change although nothing differs: {unchanged:?}");
             context.fixture.restore().await?;
             Ok(())
         }
@@ -245,7 +245,7 @@ pub(crate) async fn written_annotations_have_the_prefix(context: &Context<'_>) -
     let read = features.annotations.iter().find(|read| prefix.starts_with(read.as_str()));
     ensure!(
         read.is_none(),
-        "annotations with {prefix:?} are written, and read by {read:?}: each write is a new request"
+        "annotations with the prefix {prefix:?} are written, and read because of {read:?}: each write is another request"
     );
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut spec = context.spec();
@@ -256,7 +256,10 @@ pub(crate) async fn written_annotations_have_the_prefix(context: &Context<'_>) -
         let other = written.keys().find(|key| !key.starts_with(prefix));
         ensure!(other.is_none(), "the annotation {other:?} is written, which does not have the prefix {prefix:?}");
         let again = context.settle(&spec, &targets).await?.annotations;
-        ensure!(written == again, "without a change {written:?} and then {again:?} is written");
+        ensure!(
+            written == again,
+            "the Service did not change, but its annotations were first {written:?}, then {again:?}"
+        );
     }
     Ok(())
 }

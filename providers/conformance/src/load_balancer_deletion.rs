@@ -28,7 +28,7 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     context.settle(&spec, &targets).await?;
-    // Longer than the calls of a loaded machine take.
+    // Longer than the calls take on a machine under load.
     let delay = Duration::from_secs(2);
     context.fixture.hold_deletion(delay).await?;
     let started = tokio::time::Instant::now();

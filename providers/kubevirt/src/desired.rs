@@ -11,7 +11,8 @@ use crate::config::{LoadBalancerConfig, Targets};
 use crate::objects::{ClientIpConfig, InfraPort, InfraService, InfraServiceSpec, SessionAffinityConfig};
 use crate::ownership::{self, CLUSTER_LABEL};
 
-/// Label of the virtual machines that receive traffic, besides the cluster's name. Upstream: TenantNodeRoleLabelKey.
+/// Label of the virtual machines that receive traffic; they also have the label with the cluster's name. Upstream:
+/// TenantNodeRoleLabelKey.
 const ROLE_LABEL: (&str, &str) = ("cluster.x-k8s.io/role", "worker");
 
 /// Annotation with the keys of the annotations that were copied from the tenant's Service, separated by commas.

@@ -35,7 +35,7 @@ impl Status {
         read.unwrap_or_else(|| Self { message: String::from_utf8_lossy(body).trim().to_owned(), ..Self::default() })
     }
 
-    /// Returns true if an object of this name certainly does not exist.
+    /// Returns true if an object with this name certainly does not exist.
     ///
     /// A server that does not serve the kind also responds with 404, but without the object's name.
     pub fn proves_absence(&self, name: &str) -> bool {

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_names_stay_one_part_of_a_path() {
+    fn hostile_name_is_encoded_as_one_path_segment() {
         assert_eq!(encode("web-1.x_y"), "web-1.x_y");
         assert_eq!(encode("../a?b=c&d"), "..%2Fa%3Fb%3Dc%26d");
         assert_eq!(encode("ä"), "%C3%A4");

@@ -19,7 +19,8 @@ const SCHEME: &str = "kubevirt://";
 /// Label of a Node with the name of its virtual machine. Upstream: instanceIDLabelKey.
 const INSTANCE_LABEL: &str = "node.kubernetes.io/instance-id";
 
-/// Annotations of an instance with its instance type: of the namespace, or of the whole infrastructure cluster.
+/// Annotations with the instance type: one for a VirtualMachineInstancetype, one for a
+/// VirtualMachineClusterInstancetype.
 const TYPE_ANNOTATIONS: [&str; 2] = ["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"];
 
 /// The interface whose addresses are the Node's. Upstream: getNodeAddresses.
@@ -52,7 +53,7 @@ pub(crate) fn machine_name(id: &str) -> Result<&str, CloudError> {
     if is_dns_subdomain(name) { Ok(name) } else { Err(invalid("which contains no name of a virtual machine")) }
 }
 
-/// Returns the search for a Node's virtual machine; `None` if none can have this name.
+/// Returns the key by which a Node's virtual machine is searched; `None` if no virtual machine can have this name.
 fn key(wanted: &InstanceRef) -> Result<Option<Key>, CloudError> {
     let key = match &wanted.provider_id {
         Some(id) => Key::Name(machine_name(id)?.to_owned()),
@@ -77,7 +78,8 @@ struct Place {
 
 type Places = BTreeMap<String, Result<Place, CloudError>>;
 
-/// Returns the addresses of an instance; without any, the Node's own: the guest agent may not report them for a moment.
+/// Returns the addresses of an instance. If it has none, returns those of the Node: the guest agent can fail to report
+/// them for a moment.
 fn addresses(instance: &VirtualMachineInstance, wanted: &InstanceRef) -> Vec<Address> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == DEFAULT_INTERFACE);
     let reported = interface.map(|interface| {
@@ -115,7 +117,7 @@ fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Opt
         None => Place::default(),
         Some(Some(Ok(place))) => place.clone(),
         Some(Some(Err(error))) => return InstanceState::Unknown(error.clone()),
-        // Without a zone, its Node would be initialized without a label, permanently.
+        // Otherwise its Node would be initialized without the label of its zone, permanently.
         Some(None) => return unknown(ErrorKind::Transient, format!("virtual machine {name} is not scheduled yet")),
     };
     let annotation = |key: &&str| instance.metadata.annotations.get(*key).cloned();

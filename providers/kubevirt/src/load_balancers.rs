@@ -157,7 +157,7 @@ impl KubeVirtLoadBalancers {
         }
         if !without_traffic.is_empty() {
             warnings.push(format!(
-                "nodes without a virtual machine, or without an IPv4 address of it, get no traffic: {}",
+                "nodes whose virtual machine does not exist or has no IPv4 address get no traffic: {}",
                 without_traffic.join(", ")
             ));
         }

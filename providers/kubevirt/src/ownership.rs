@@ -11,7 +11,7 @@ pub(crate) const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 pub(crate) const NAME_LABEL: &str = "cluster.x-k8s.io/tenant-service-name";
 pub(crate) const NAMESPACE_LABEL: &str = "cluster.x-k8s.io/tenant-service-namespace";
 
-/// Label with the uid of the Service, which upstream's lack.
+/// Label with the uid of the Service. Services that upstream has created lack it.
 pub(crate) const UID_LABEL: &str = "kubewright/tenant-service-uid";
 
 /// Length of the names of load balancers: `a` and most of the uid.
@@ -34,9 +34,9 @@ pub(crate) fn cluster_selector(cluster: &str) -> String {
     format!("{CLUSTER_LABEL}={cluster},{NAME_LABEL},{NAMESPACE_LABEL}")
 }
 
-/// Returns true if an object of the right name belongs to a Service.
+/// Returns true if an object with the name of a load balancer belongs to its Service.
 ///
-/// Those that upstream has created have no uid, but its name contains most of it.
+/// Objects that upstream has created have no label with the uid, but their name contains most of it.
 pub(crate) fn belongs_to(meta: &Meta, id: &LoadBalancerId) -> bool {
     let mut expected = labels(id);
     if !meta.labels.contains_key(UID_LABEL) {

@@ -86,7 +86,7 @@ pub(crate) enum SliceChange {
     Create(Value),
     /// Applies this merge patch.
     Patch(String, Value),
-    /// Deletes the slice of this name and uid.
+    /// Deletes the slice with this name and uid.
     Delete(String, String),
 }
 

@@ -61,8 +61,8 @@ impl VirtualMachines {
                 return Ok(Self { instances, ..Self::default() });
             }
         }
-        // Instances first: a virtual machine that is created between the two lists is then in the second one, and not
-        // absent.
+        // Instances first: a virtual machine that is created between the two lists is in the second one, and does not
+        // count as absent.
         let instances: Vec<VirtualMachineInstance> =
             infra.list("ListVirtualMachineInstances", VIRTUAL_MACHINE_INSTANCES, "").await?;
         let machines: Vec<VirtualMachine> = infra.list("ListVirtualMachines", VIRTUAL_MACHINES, "").await?;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_is_found_by_name_and_only_a_node_by_host_name() {
+    fn host_name_is_searched_for_node_names_but_not_for_virtual_machine_names() {
         let all = machines(&[("a", ""), ("b", "host"), ("c", "twin"), ("d", "twin")], &[("e", "off"), ("a", "")]);
         let by = |key: Key| match all.search(&key).expect("proven") {
             SearchResult::Instance(instance) => instance.metadata.name.clone(),

@@ -70,17 +70,17 @@ impl MockCloud {
         self.lock().state.put_instance(instance, Instant::now())
     }
 
-    /// Stops an instance; returns false if there is none of that name.
+    /// Stops an instance; returns false if there is none with that name.
     pub fn stop_instance(&self, name: &str) -> bool {
         self.lock().state.set_running(name, false)
     }
 
-    /// Starts an instance again; returns false if there is none of that name.
+    /// Starts an instance again; returns false if there is none with that name.
     pub fn start_instance(&self, name: &str) -> bool {
         self.lock().state.set_running(name, true)
     }
 
-    /// Removes an instance permanently, even if it would be created automatically; returns false if there is none of
+    /// Removes an instance permanently, even if it would be created automatically; returns false if there is none with
     /// that name.
     pub fn remove_instance(&self, name: &str) -> bool {
         self.lock().state.remove_instance(name)

@@ -77,7 +77,7 @@ pub enum Pattern {
     Changes,
     /// `reads`: all read-only operations.
     Reads,
-    /// The operation of that name.
+    /// The operation with that name.
     One(Operation),
 }
 

@@ -27,7 +27,7 @@ struct Provider {
     cloud: MockCloud,
     cluster: String,
     server: Mutex<Option<tokio::task::JoinHandle<()>>>,
-    /// This provider serves `listen`. Providers of tests do not: their cloud may have several providers.
+    /// This provider serves the cloud at `listen`. Providers of tests do not: their cloud may have several providers.
     serves: bool,
 }
 
@@ -63,7 +63,7 @@ impl CloudProvider for Provider {
         let token = data.as_ref().and_then(|data| data.get(TOKEN));
         let token = token.and_then(|token| std::str::from_utf8(token).ok()).filter(|token| !token.is_empty());
         let Some(token) = token else {
-            let message = format!("the Secret {name} has no key {TOKEN} with a text: add it");
+            let message = format!("the Secret {name} has no key {TOKEN} with a non-empty UTF-8 value: add one");
             return Err(CloudError::new(ErrorKind::Invalid, "ReadCredentials", message));
         };
         self.cloud.use_token(token.to_owned());

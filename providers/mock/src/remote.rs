@@ -103,7 +103,7 @@ impl CloudProvider for RemoteProvider {
         let body = self.0.send(Method::GET, "/config", Vec::new(), "GetConfig").await?;
         let config = serde_json::from_slice(&body)
             .map_err(|error| CloudError::new(ErrorKind::Transient, "GetConfig", error.to_string()))?;
-        // Set concurrently by another call: it is the same.
+        // A concurrent call may have stored it; its value is the same.
         let _ = self.0.config.set(config);
         Ok(())
     }

@@ -67,7 +67,7 @@ pub struct LoadBalancerView {
     pub remaining: Duration,
 }
 
-/// Settings of a load balancer besides its listeners.
+/// Settings of a load balancer other than its listeners.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Session affinity.

@@ -15,7 +15,7 @@ use crate::config::{InstanceConfig, MockConfig, Quotas};
 use crate::fault::Operation;
 use crate::snapshot::{Attributes, InstanceView, ListenerView, LoadBalancerView, RouteView};
 
-/// Annotation of a Node with the name of its instance, which is otherwise the Node's.
+/// Annotation of a Node with the name of its instance. Without it, the instance has the Node's name.
 pub const INSTANCE_ANNOTATION: &str = "mock.cloud/instance";
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,7 @@
 //! Runs an exec plugin: a program that prints credentials as an `ExecCredential`.
 //!
-//! Upstream: client-go plugin/pkg/client/auth/exec. Differs from upstream: a run has a time limit (docs/differences.md).
+//! Upstream: client-go plugin/pkg/client/auth/exec. Differs from upstream: a run has a time limit
+//! (docs/differences.md).
 
 use std::fmt;
 use std::io::{IsTerminal as _, Read as _};
@@ -171,7 +172,8 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// Runs a program, and returns its exit status and output. Kills it after `limit`, with the processes that it has started.
+/// Runs a program, and returns its exit status and output. Kills it after `limit`, with the processes that it has
+/// started.
 fn output(Program { mut command, has_group }: Program, limit: Duration) -> Result<(ExitStatus, Vec<u8>), String> {
     let deadline = Instant::now() + limit;
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
@@ -195,8 +197,8 @@ fn kill(child: &mut Child, has_group: bool) {
     let _ = child.kill();
 }
 
-/// Waits for the end of a program. After an error, which is `None` if the deadline has passed, it still has to be waited
-/// for.
+/// Waits for the end of a program. After an error, which is `None` if the deadline has passed, it still has to be
+/// waited for.
 fn finish(child: &mut Child, deadline: Instant) -> Result<(ExitStatus, Vec<u8>), Option<String>> {
     let stdout = child.stdout.take().ok_or_else(|| Some("it has no output".to_owned()))?;
     let (sender, receiver) = mpsc::channel();

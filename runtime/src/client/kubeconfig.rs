@@ -280,7 +280,8 @@ fn config_of(kubeconfig: Kubeconfig, cluster_name: &str) -> Result<kube::Config,
     Ok(config)
 }
 
-/// Removes credentials from a connection without TLS. Upstream: client-go tools/clientcmd, DirectClientConfig.ClientConfig.
+/// Removes credentials from a connection without TLS. Upstream: client-go tools/clientcmd,
+/// DirectClientConfig.ClientConfig.
 fn without_credentials_unless_https(mut source: Source) -> Source {
     if source.config.cluster_url.scheme_str() != Some("https") {
         source.config.auth_info = AuthInfo::default();

@@ -1,8 +1,8 @@
 //! The credentials of an exec plugin, renewed in the background.
 //!
-//! The Lease and all controllers share them. Token and client certificate come from the same run of the plugin, so that both
-//! are renewed together. While they are valid, no request waits for the plugin, which may be slow or hang. Upstream runs the
-//! plugin when they have expired or were refused, and all requests wait for it.
+//! The Lease and all controllers share them. Token and client certificate come from the same run of the plugin, so that
+//! both are renewed together. While they are valid, no request waits for the plugin, which may be slow or hang.
+//! Upstream runs the plugin when they have expired or were refused, and all requests wait for it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,12 +24,13 @@ const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);
 const CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 /// Age at which credentials are renewed if they had already expired when they were issued.
 const EXPIRED_AGE: Duration = Duration::from_secs(60);
-/// Minimum time until the next run after a failed run, or after the API server has refused the credentials: a refusal may
-/// have other causes than the credentials.
+/// Minimum time until the next run after a failed run, or after the API server has refused the credentials: a refusal
+/// may have other causes than the credentials.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Minimum time between two runs.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
-/// Time for the start and the end of a run, in addition to [`MAX_RUN_TIME`]. Both hang if the plugin's file system hangs.
+/// Time for the start and the end of a run, in addition to [`MAX_RUN_TIME`]. Both hang if the plugin's file system
+/// hangs.
 const START_TIME: Duration = Duration::from_secs(5);
 
 /// The credentials of an exec plugin.
@@ -69,7 +70,8 @@ impl Validity {
         };
         let left = Duration::try_from(expires.duration_since(Timestamp::now())).unwrap_or_default();
         if left < SHORT_PAUSE {
-            // The clocks may differ, and only the API server's decides. Upstream uses such credentials, too.
+            // This machine's clock may differ from the API server's, which decides. Upstream uses such credentials,
+            // too.
             return Some(Self { renew_at: now + EXPIRED_AGE, expires_at: None });
         }
         let before = left.mul_f64(RENEW_FRACTION).min(MAX_RENEW_BEFORE);

@@ -154,8 +154,8 @@ impl Snapshot {
         self.preferred().find(|served| (served.resource.group, served.resource.plural) == (group, plural)).copied()
     }
 
-    /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable. The
-    /// kind may be in lower case. Upstream: client-go, restmapper.NewDiscoveryRESTMapper.
+    /// Returns the resource of a kind in exactly this version; `None` if it is not served, or its group is unavailable.
+    /// The kind may be in lower case. Upstream: client-go, restmapper.NewDiscoveryRESTMapper.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Served> {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         self.of_version(group, version, kind)
@@ -414,7 +414,8 @@ impl Discovery {
             return Ok(self.current());
         }
         for (index, path) in ROOTS.into_iter().enumerate() {
-            // Stored in the cache, because the next request may fail: after the retry, this response is no longer new.
+            // Stored in the cache, because the next request may fail. The retry then gets "not modified" for this path,
+            // although the snapshot lacks the response.
             let is_new = self.fetch_root(path, &mut cache.roots[index]).await?;
             cache.is_changed |= is_new;
         }

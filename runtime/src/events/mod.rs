@@ -1,8 +1,8 @@
 //! Events of controllers, as core/v1 Events: counted, combined, bounded, and without delaying a reconcile.
 //!
-//! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events with
-//! `eventTime`, which these lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`], because a
-//! thousand events wait here and thousands are remembered by their messages.
+//! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events
+//! with `eventTime`, which these lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`], because
+//! a thousand events wait here and thousands are remembered by their messages.
 
 mod body;
 mod correlate;

@@ -1,8 +1,8 @@
 //! Warnings about reconciles that do not end.
 //!
 //! A run that waits forever, or computes forever, occupies one worker. The others continue, so that neither the health
-//! checks nor the stall detection fail, but the key of the run is never reconciled again. Upstream shows such a run only
-//! in `workqueue_longest_running_processor_seconds`, without its key.
+//! checks nor the stall detection fail, but the key of the run is never reconciled again. Upstream shows such a run
+//! only in `workqueue_longest_running_processor_seconds`, without its key.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl LongRuns {
     }
 }
 
-/// Logs a warning, once per run, when a reconcile takes long. Does not return.
+/// Logs a warning, once per run, when a reconcile takes a long time. Does not return.
 ///
 /// Poll it on another thread than the controllers, which may be the ones that are blocked.
 pub(super) async fn report_long_runs(views: Views) {

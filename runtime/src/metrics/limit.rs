@@ -1,5 +1,5 @@
-//! A limit on the series of one metric. Some labels have values from objects that any user may create, such as the names
-//! of namespaces and drivers: without a limit they would fill the memory of this process and of its scrapers.
+//! A limit on the series of one metric. Some labels have values from objects that any user may create, such as the
+//! names of namespaces and drivers: without a limit they would fill the memory of this process and of its scrapers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

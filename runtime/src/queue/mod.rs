@@ -33,8 +33,8 @@ use state::{Delayed, Priority, State, pop_due};
 
 pub use stats::{QueueMetrics, QueueStats, Queues};
 
-/// Maximum delay of a key. Many delays come from fields that users set, up to numbers beyond the range of the clock; a key
-/// that is reconciled too early is delayed again.
+/// Maximum delay of a key. Many delays come from fields that users set, up to numbers beyond the range of the clock; a
+/// key that is reconciled too early is delayed again.
 pub const MAX_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The identity of a unit of work.
@@ -67,7 +67,7 @@ pub struct QueueOptions {
     pub max_delay: Duration,
     /// Minimum time between two runs of a key that were requested only by coalesced changes.
     pub window: Duration,
-    /// The maximum of that time, which doubles from run to run while such changes keep arriving.
+    /// The maximum of `window`, which doubles from run to run while such changes keep arriving.
     pub max_window: Duration,
 }
 

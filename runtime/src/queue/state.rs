@@ -125,8 +125,8 @@ impl<K: QueueKey> State<K> {
         }
     }
 
-    /// Removes the delayed runs that an earlier one replaced, if most are such. Some of them would remain for a month: a key
-    /// with a deadline far away gets a new one after each run.
+    /// Removes the delayed runs that an earlier one replaced, if most are such. Some of them would remain for a month:
+    /// a key with a deadline far away gets a new one after each run.
     pub(super) fn sweep_delayed(&mut self) {
         if self.delayed.len() > KEPT_CAPACITY.max(2 * self.items.len()) {
             let items = &self.items;

@@ -342,7 +342,8 @@ async fn closed_queue_ends_every_waiting_worker() {
     }
 }
 
-/// The only task with a timer takes a key and is busy with it; another task was waiting before the delayed key was added.
+/// The only task with a timer takes a key and is busy with it; another task was waiting before the delayed key was
+/// added.
 #[tokio::test(start_paused = true)]
 async fn delayed_key_is_taken_while_the_task_with_the_timer_is_busy() {
     let queue = queue(Duration::ZERO);

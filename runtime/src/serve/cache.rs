@@ -33,8 +33,8 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         Self { slots: Mutex::default(), capacity }
     }
 
-    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime. A value with a lifetime of
-    /// zero is not cached, but callers that waited for its fetch get it.
+    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime. A value with a lifetime
+    /// of zero is not cached, but callers that waited for its fetch get it.
     pub(super) async fn get_or<A>(&self, key: &K, fetch: A) -> V
     where
         A: Future<Output = (V, Duration)>,

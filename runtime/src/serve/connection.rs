@@ -41,7 +41,8 @@ const DEFAULT_MAX_STREAMS: u32 = 100;
 /// Requests of one connection whose users are being authenticated and authorized. Further ones are refused: their heads
 /// stay in memory while a review waits, and no client needs more before its first response.
 const MAX_UNREVIEWED: u32 = 8;
-/// Unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is a number.
+/// Unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is a
+/// number.
 const WINDOW_BYTES: u32 = 65_535;
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;

@@ -1,8 +1,8 @@
 //! A limit on the steps of TLS handshakes, so that they do not delay other tasks of the thread.
 //!
-//! Any client can start a handshake. One of its steps computes a signature, which takes milliseconds with a large RSA key.
-//! The Lease is renewed on the same thread: if hundreds of clients connect at the same time, its renewal must not wait for
-//! all of their steps.
+//! Any client can start a handshake. One of its steps computes a signature, which takes milliseconds with a large RSA
+//! key. The Lease is renewed on the same thread: if hundreds of clients connect at the same time, its renewal must not
+//! wait for all of their steps.
 
 use std::future::poll_fn;
 use std::pin::pin;

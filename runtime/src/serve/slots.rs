@@ -1,9 +1,9 @@
 //! Connection slots. If all slots are taken, a new connection evicts one that serves no authorized request.
 //!
 //! Otherwise a few hundred connections, which need no credentials, would block the kubelet's probes until the kubelet
-//! restarts the manager: idle ones, and those whose requests wait for the review of invented tokens. The network with the
-//! most connections loses its oldest, so that a client that opens thousands of them evicts only its own. Upstream has no
-//! limit of connections.
+//! restarts the manager: idle ones, and those whose requests wait for the review of invented tokens. The network with
+//! the most connections loses its oldest, so that a client that opens thousands of them evicts only its own. Upstream
+//! has no limit of connections.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Number of connections of the same host up to which those of all others are evicted first: probes and proxies of the host
-/// need no more, and a local process with hundreds of them gets no advantage.
+/// Number of connections of the same host up to which those of all others are evicted first: probes and proxies of the
+/// host need no more, and a local process with hundreds of them gets no advantage.
 const PROTECTED_OF_HOST: usize = 16;
 
 /// The connection slots of a server.

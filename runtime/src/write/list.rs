@@ -57,11 +57,12 @@ fn endless(resource: &Resource) -> DecodeError {
 
 /// Maximum size of the metadata that is kept of a list, in bytes: about 400,000 objects with labels and an owner.
 ///
-/// Without it, an aggregated API whose pages always name a next one could fill the memory before the list's time is over.
+/// Without it, an aggregated API whose pages always name a next one could fill the memory before the list's time is
+/// over.
 const MAX_METADATA_BYTES: usize = 256 << 20;
 
-/// Returns the memory that an object's metadata takes at most, from its encoding. An element of a list takes memory even
-/// if it is empty.
+/// Returns the memory that an object's metadata takes at most, from its encoding. An element of a list takes memory
+/// even if it is empty.
 fn size_in_memory(meta: &[u8]) -> usize {
     const ELEMENT: usize = 64;
     let kept = fields(meta).map_while(Result::ok).map(|field| match field.number {
@@ -212,8 +213,8 @@ impl Writer {
         Ok(parse_version(&self.latest_version_text(resource).await?)?)
     }
 
-    /// Reads the version that the API server has reached for a resource, as it has written it: that of an aggregated API
-    /// need not be a number. If the resource is namespaced, the response contains no objects.
+    /// Reads the version that the API server has reached for a resource, as it has written it: that of an aggregated
+    /// API need not be a number. If the resource is namespaced, the response contains no objects.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.
@@ -350,8 +351,8 @@ mod tests {
         assert!(writer.list_versions(&THINGS, &first.next, &mut size).await.is_err());
     }
 
-    /// A writer whose API server has as many objects as `sizes`, of these sizes in MiB; the token of a page is the index
-    /// of its first object.
+    /// A writer whose API server has as many objects as `sizes`, of these sizes in MiB; the token of a page is the
+    /// index of its first object.
     async fn large_objects(sizes: &'static [usize]) -> Writer {
         let clients = clients(move |_, uri, _| {
             let parameter = |name: &str| -> usize {

@@ -120,8 +120,9 @@ impl WriteError {
         self.status()
     }
 
-    /// Returns true if the server has decided against the request, so that the same request would be refused again: by a
-    /// quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are not.
+    /// Returns true if the server has decided against the request, so that the same request would be refused again: by
+    /// a quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are
+    /// not.
     pub fn is_denied(&self) -> bool {
         self.status().is_some() && !self.is_lost() && !self.is_conflict() && self.retry_after().is_none()
     }

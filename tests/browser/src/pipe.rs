@@ -66,7 +66,7 @@ impl Browser {
         Ok(Self { input, output, calls: 0, events: Vec::new(), _child: child, profile })
     }
 
-    /// Calls a method, of the page of the session if there is one; returns its result.
+    /// Calls a method of the page with this session, or of the browser without one; returns its result.
     pub(crate) async fn call(&mut self, session: Option<&str>, method: &str, parameters: Value) -> Result<Value> {
         self.calls += 1;
         let id = self.calls;

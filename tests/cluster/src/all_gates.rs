@@ -11,8 +11,8 @@ const GATES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
 /// The APIs of alpha and beta features.
 const APIS: &str = "--runtime-config=api/all=true";
 
-/// Managers of tests elect their leader in the namespace of the test. The API server's own role allows LeaseCandidates in
-/// kube-system only.
+/// Managers of tests elect their leader in the namespace of the test. The API server's own role allows LeaseCandidates
+/// in kube-system only.
 const CANDIDATES: &str = r#"{
     "apiVersion": "v1",
     "kind": "List",

@@ -46,8 +46,8 @@ pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
     Ok((field("client-certificate-data")?, field("client-key-data")?))
 }
 
-/// Returns a client certificate of a member of `system:masters`, signed by an authority with the common name `authority`
-/// and this key.
+/// Returns a client certificate of a member of `system:masters`, signed by an authority with the common name
+/// `authority` and this key.
 pub fn sign(
     (authority, key): (&str, KeyPair),
     common_name: &str,

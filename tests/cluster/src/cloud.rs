@@ -78,7 +78,8 @@ impl CloudBed {
         self.start_ccm_as(USER, provider, faults, arguments, later).await
     }
 
-    /// Like [`CloudBed::start_ccm_with_provider`], as any user, with these flags only, and with a provider that they select.
+    /// Like [`CloudBed::start_ccm_with_provider`], as any user, with these flags only, and with a provider that they
+    /// select.
     pub async fn start_ccm_as(
         &self,
         user: &str,

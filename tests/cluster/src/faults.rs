@@ -29,7 +29,8 @@ pub enum Effect {
     Refuse(u16, Option<u32>),
     /// There was no connection: nothing was sent.
     NotSent,
-    /// The connection fails before the server has read the request: nothing is executed, but the client cannot detect that.
+    /// The connection fails before the server has read the request: nothing is executed, but the client cannot detect
+    /// that.
     LostBefore,
     /// The connection fails after the server executed the request, before the client has the response.
     LostAfter,

@@ -1,5 +1,5 @@
-//! An infrastructure cluster for tests: a control plane with KubeVirt's kinds and a ccm over the mock cloud, which gives
-//! its Services addresses.
+//! An infrastructure cluster for tests: a control plane with KubeVirt's kinds and a ccm over the mock cloud, which
+//! gives its Services addresses.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! the requests of a manager: it counts, delays, refuses and drops them. Tests wait for states with [`eventually`], and
 //! never sleep.
 //!
-//! With the environment variable [`all_gates::VARIABLE`], API servers and managers have every alpha and beta feature gate
-//! on, except the ones that a test sets itself.
+//! With the environment variable [`all_gates::VARIABLE`], API servers and managers have every alpha and beta feature
+//! gate on, except the ones that a test sets itself.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

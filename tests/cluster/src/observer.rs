@@ -142,8 +142,8 @@ fn insert_or_remove<K>(objects: &mut BTreeMap<String, K>, uid: String, object: O
     }
 }
 
-/// Passes every change after a version to `each`: the object, or `None` if it was deleted. When the server no longer has
-/// the changes since the last version, the view fails: states were missed.
+/// Passes every change after a version to `each`: the object, or `None` if it was deleted. When the server no longer
+/// has the changes since the last version, the view fails: states were missed.
 async fn follow<K: Namespaced>(
     api: Api<K>,
     mut version: String,

@@ -25,7 +25,7 @@ pub struct StaticPods<'a> {
 }
 
 impl<'a> StaticPods<'a> {
-    /// Creates one for the folder `manifests` of the control plane, which is created, too.
+    /// Creates the folder `manifests` in the control plane's folder, and a kubelet that reads it.
     ///
     /// # Errors
     /// If the folder cannot be created.

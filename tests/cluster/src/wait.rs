@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Maximum time for a state: far longer than it needs, for slow and busy hosts. Only a failing test waits until it ends.
+/// Maximum time for a state: far longer than it needs, for slow and busy hosts. Only a failing test waits until it
+/// ends.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
@@ -22,7 +23,7 @@ pub async fn eventually<T, F: Future<Output = Result<T>>>(
 ) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        // A check that began in time may take as long again.
+        // A check that begins before the deadline may itself take up to `DEADLINE`.
         let Ok(checked) = timeout_at(deadline + DEADLINE, check()).await else {
             bail!("timed out within a check while waiting for: {what}");
         };

@@ -1,7 +1,7 @@
 //! Folders of control planes whose owner and reaper are both dead, as after a reset of the machine.
 //!
-//! The owner of a folder holds a lock on a file in it, which the kernel releases with the process. Folders that are to be
-//! kept have no such file.
+//! The owner of a folder holds a lock on a file in it, which the kernel releases with the process. Folders that are to
+//! be kept have no such file.
 
 use std::env;
 use std::fs::{self, File};

@@ -28,8 +28,8 @@ pub struct Request {
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, ...
     pub verb: String,
-    /// The resource with its group as kubectl spells it (`pods`, `deployments.apps`), or the path of a request without a
-    /// resource.
+    /// The resource with its group as kubectl spells it (`pods`, `deployments.apps`), or the path of a request without
+    /// a resource.
     pub resource: String,
     /// The subresource, empty if there is none.
     pub subresource: String,

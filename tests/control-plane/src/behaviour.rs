@@ -7,7 +7,7 @@
 /// The annotation whose value is one of this module's other constants.
 pub const BEHAVIOUR: &str = "test.kcm/behaviour";
 
-/// The exit code (a decimal number, default 1) of a pod that is to [`FAIL`].
+/// The exit code of a pod with the behaviour [`FAIL`]: a decimal number, 1 by default.
 pub const EXIT_CODE: &str = "test.kcm/exit-code";
 
 /// Pod: every container exits with [`EXIT_CODE`], the phase becomes Failed.

@@ -106,8 +106,8 @@ impl Default for Options {
     }
 }
 
-/// A running control plane. Dropping it kills its processes and removes its folder; so does any exit of the process that
-/// owns it.
+/// A running control plane. Dropping it kills its processes and removes its folder; so does any exit of the process
+/// that owns it.
 ///
 /// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays (see [`keeps_folder`]), with the log of each process
 /// as `<name>.log`.
@@ -125,7 +125,8 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts a control plane, and waits until it responds, has its bootstrap roles, and its nodes are Ready.
     ///
-    /// The first call on a machine may build the programs, for minutes (see [`crate::assets`]); later ones take seconds.
+    /// The first call on a machine may build the programs, for minutes (see [`crate::assets`]); later ones take
+    /// seconds.
     ///
     /// # Errors
     /// When it does not start. The error contains the last lines of the log of the process that failed, and the folder

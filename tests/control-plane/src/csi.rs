@@ -62,8 +62,8 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    /// Starts a driver with this name, of at most 40 characters, and its sidecars. `flags` are the driver's own, such as
-    /// `--detach-delay=3s`; `csi/driver/main.go` lists them.
+    /// Starts a driver with this name, of at most 40 characters, and its sidecars. `flags` are the driver's own, such
+    /// as `--detach-delay=3s`; `csi/driver/main.go` lists them.
     ///
     /// The first call on a machine may build the programs, for minutes.
     ///
@@ -115,8 +115,8 @@ impl Driver {
     }
 
     /// Returns its actions in order, as `<verb> <volume> ...`: `create <volume> <bytes>`, `attach <volume> <node>`,
-    /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations. On real nodes also `mount`,
-    /// `grow` and `unmount` with a volume and a node.
+    /// `detach <volume> <node>`, `expand <volume> <bytes>`, `delete <volume>`, and violations. On real nodes also
+    /// `mount`, `grow` and `unmount` with a volume and a node.
     ///
     /// # Errors
     /// When its log cannot be read.

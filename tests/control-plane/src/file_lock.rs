@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 /// A lock on an open file. It lasts until this is dropped, or the process ends.
 ///
-/// Dropping it unlocks the file explicitly. Closing the file would not be enough: a child process that another thread is
-/// starting at this moment shares the open file until it executes its program, and the lock would last as long.
+/// Dropping it unlocks the file explicitly. Closing the file would not be enough: a child process that another thread
+/// is starting at this moment shares the open file until it executes its program, and the lock would last as long.
 #[derive(Debug)]
 pub struct FileLock(File);
 

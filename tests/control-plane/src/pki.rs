@@ -38,10 +38,9 @@ struct Authority {
 }
 
 impl Pki {
-    /// Creates the authorities, the API server's serving certificate, its client
-    /// certificate for kubelets, the service account keys and the front proxy's
-    /// client certificate in `folder`, which must exist. The serving certificate
-    /// is valid for `address`, besides the loopback address.
+    /// Creates the authorities, the API server's serving certificate, its client certificate for kubelets, the service
+    /// account keys and the front proxy's client certificate in `folder`, which must exist. The serving certificate is
+    /// valid for the loopback address and for `address`.
     pub(crate) fn create(folder: PathBuf, address: Option<Ipv4Addr>) -> Result<Self> {
         let authority = Authority::create(&folder, "ca", "kubernetes")?;
         let front_proxy = Authority::create(&folder, "front-proxy-ca", "front-proxy-ca")?;

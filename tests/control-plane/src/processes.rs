@@ -156,7 +156,7 @@ impl Processes {
     /// Sends SIGTERM to the process called `name`, and releases it.
     pub(crate) fn terminate(&self, name: &str) -> Result<Child> {
         let child = self.release(name)?;
-        let process = Pid::from_raw(child.id().try_into()?).context("a process without a number")?;
+        let process = Pid::from_raw(child.id().try_into()?).context("the process ID is 0")?;
         kill_process(process, Signal::TERM).with_context(|| format!("terminate {name}"))?;
         Ok(child)
     }

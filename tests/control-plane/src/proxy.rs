@@ -5,7 +5,7 @@ use std::process::Command;
 /// Variables that name a proxy.
 pub const VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
 
-/// Removes proxies from the environment of a program: it connects with addresses that no proxy reaches.
+/// Removes proxies from the environment of a program, because it connects to addresses that no proxy reaches.
 pub fn remove(command: &mut Command) -> &mut Command {
     for name in VARIABLES {
         command.env_remove(name);

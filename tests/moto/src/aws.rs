@@ -1,4 +1,4 @@
-//! Direct calls to AWS, with which tests change a cloud. They do not use the SDK, because it takes long to build.
+//! Direct calls to AWS, with which tests change a cloud. They do not use the SDK, because its build is slow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

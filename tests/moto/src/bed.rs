@@ -213,7 +213,7 @@ impl Moto {
     }
 }
 
-/// Makes a call; returns the text of the first element of this name in the response.
+/// Makes a call; returns the text of the first element with this name in the response.
 async fn only_text(aws: &Aws, action: &str, parameters: &[(&str, &str)], element: &str) -> Result<String> {
     let texts = aws.ec2(action, parameters, element).await?;
     texts.into_iter().next().with_context(|| format!("the response to {action} has no {element}"))

@@ -121,8 +121,8 @@ const PROGRAMS: &str = "control-plane";
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
-    /// Makes the branch of a cluster's processes outside nodes, so that they are found when their owner and its reaper are
-    /// dead. Returns the file that processes are moved with.
+    /// Makes the branch of a cluster's processes outside nodes, so that they are found when their owner and its reaper
+    /// are dead. Returns the file that processes are moved with.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -216,8 +216,8 @@ impl RealCluster {
         lock(&self.manager).program.clone()
     }
 
-    /// Copies the program of a controller manager, which can be started later. A change of the file has no effect on the
-    /// copy.
+    /// Copies the program of a controller manager, which can be started later. A change of the file has no effect on
+    /// the copy.
     ///
     /// # Errors
     /// When it is not an executable file, or cannot be copied.
@@ -445,8 +445,8 @@ fn prepare(demand: &Demand) -> Result<Programs> {
     Ok(programs)
 }
 
-/// Sets the umask that services have. Nodes' programs create files for pods, whose users are not root: with an administrator's
-/// umask, such as 077, they could not read them.
+/// Sets the umask that services have. Nodes' programs create files for pods, whose users are not root: with an
+/// administrator's umask, such as 077, they could not read them.
 fn use_common_umask() {
     rustix::process::umask(Mode::from_raw_mode(0o022));
 }

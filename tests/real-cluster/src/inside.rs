@@ -1,5 +1,5 @@
-//! Processes inside a cluster: its keeper, and the first process of each node; and trials of the operations that need root
-//! rights. The owner starts them by executing its own program with [`INSIDE`].
+//! Processes inside a cluster: its keeper, and the first process of each node; and trials of the operations that need
+//! root rights. The owner starts them by executing its own program with [`INSIDE`].
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::{keeper, node, requirements};
 /// The first argument of the owner's program for one of these processes.
 pub const INSIDE: &str = "cluster-process";
 
-/// The second argument for the trials that need root rights; the number of nodes follows. Each failure is a line on standard
-/// output.
+/// The second argument for the trials that need root rights; the number of nodes follows. Each failure is a line on
+/// standard output.
 pub const TRIAL: &str = "trial";
 
-/// Runs such a process with the arguments after [`INSIDE`].
+/// Runs the process that the arguments after [`INSIDE`] name.
 ///
 /// # Errors
-/// When there is no such process, or it fails.
+/// When the arguments name no process, or it fails.
 pub fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["keeper", index] => keeper::run(index.parse().context("read the cluster's index")?),

@@ -84,7 +84,8 @@ pub fn run(index: u8) -> Result<()> {
     let mut ignored = [0; 64];
     let mut input = std::io::stdin();
     while input.read(&mut ignored).is_ok_and(|count| count > 0) {}
-    // Connections to nodes that were killed can keep the namespace for minutes; the machine's device must not wait for it.
+    // Connections to nodes that were killed can keep the namespace for minutes; the machine's device must not wait for
+    // it.
     network::disconnect_machine();
     clean_up(index)
 }

@@ -1,10 +1,10 @@
 //! A real Kubernetes cluster on one Linux machine: stock kubelets, kube-proxies and containers, with a control plane of
 //! the crate `control-plane`.
 //!
-//! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the network
-//! namespace of a router between nodes, which this machine is connected with. All processes are killed when their owner
-//! exits. The network and all mounts are in namespaces, which the kernel removes with their last process; the keeper
-//! removes cgroups and folders.
+//! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the
+//! network namespace of a router between nodes, which this machine is connected with. All processes are killed when
+//! their owner exits. The network and all mounts are in namespaces, which the kernel removes with their last process;
+//! the keeper removes cgroups and folders.
 
 #![allow(clippy::disallowed_methods, reason = "tests change things as users do, without a controller's identity")]
 

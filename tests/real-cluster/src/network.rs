@@ -98,8 +98,8 @@ route add {} via {}
     Ok(())
 }
 
-/// Fails if a route, in the output of `ip -json route get`, has another device: rules of a VPN can precede all routes of the main
-/// table.
+/// Fails if a route, in the output of `ip -json route get`, has another device: rules of a VPN can precede all routes
+/// of the main table.
 fn check_route(route: &str, device: &str) -> Result<()> {
     let routes: Value = serde_json::from_str(route).context("read the output of ip")?;
     let other = routes[0]["dev"].as_str().filter(|other| *other != device);

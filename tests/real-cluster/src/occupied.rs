@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::command;
 
-/// Shorter prefixes are those of default routes and their halves, which VPNs set. More specific routes may be added.
+/// Routes with shorter prefixes are ignored: default routes, or the halves of one that VPNs set. More specific routes
+/// may be added next to them.
 const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// A range of addresses.
@@ -59,7 +60,7 @@ pub struct Occupied {
     may_be_hidden: bool,
 }
 
-/// The choice of an index by its addresses.
+/// The suitability of a cluster's index, which determines its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
     /// No other range overlaps.
@@ -123,7 +124,8 @@ fn parse_routes(json: &str) -> Result<Vec<Occupied>> {
         .collect())
 }
 
-/// Returns true if a route may be hidden: one to other networks, in the main table. The kernel adds those of own networks.
+/// Returns true if a route may be hidden: it is in the main table, and leads to a network that this machine is not part
+/// of. Routes to the machine's own networks have the protocol `kernel`.
 fn may_be_hidden(route: &Value) -> bool {
     let is_main = route["table"].is_null() || route["table"] == "main";
     let is_unicast = route["type"].is_null() || route["type"] == "unicast";

@@ -1,9 +1,9 @@
-//! Volumes: a CSI driver whose volumes are folders that all nodes share. Its controller service and the usual sidecars run
-//! next to the control plane, its node service on each node.
+//! Volumes: a CSI driver whose volumes are folders that all nodes share. Its controller service and the usual sidecars
+//! run next to the control plane, its node service on each node.
 //!
-//! The driver is built from `go/csi`. Its services of controller and nodes report requests that would damage the data of a
-//! real volume: a second attachment of a single-node volume, a mount of a volume that is not attached, and a detachment or
-//! deletion of one that is mounted.
+//! The driver is built from `go/csi`. Its controller service and its node services report requests that would damage
+//! the data of a real volume: a second attachment of a single-node volume, a mount of a volume that is not attached,
+//! and a detachment or deletion of one that is mounted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -139,7 +139,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Starts the controller service and the sidecars, and creates the driver's objects. They must be built ([`build`]).
+    /// Starts the controller service and the sidecars, and creates the driver's objects. They must be built
+    /// ([`build`]).
     ///
     /// # Errors
     /// When a program cannot be started, or the API server refuses an object.

@@ -27,7 +27,7 @@ type Steps = Vec<(String, BTreeSet<String>)>;
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
-    let (own, theirs) = runtime.block_on(futures::future::try_join(play(&own), play(&theirs)))?;
+    let (own, theirs) = runtime.block_on(futures::future::try_join(run_scenario(&own), run_scenario(&theirs)))?;
     let found = differences(&own, &theirs);
     let Verdict { unexpected, occurred } = classify(&found);
     for (intended, _) in INTENDED.iter().zip(&occurred).filter(|(_, occurred)| **occurred) {
@@ -58,7 +58,7 @@ fn differences(ours: &Steps, upstream: &Steps) -> Vec<(Side, String, String)> {
         .collect()
 }
 
-async fn play(manager: &Manager) -> Result<Steps> {
+async fn run_scenario(manager: &Manager) -> Result<Steps> {
     let mut bed = Bed::start(false).await?;
     let result = steps(&mut bed, manager).await;
     if result.is_err() {

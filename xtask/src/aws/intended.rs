@@ -33,7 +33,7 @@ pub const INTENDED: [IntendedDifference; 17] = [
         upstreams: &[],
         upstream: "resources of a Service have its name in a tag",
         here: "resources have the name and the uid of their Service in tags",
-        why: "resources of an earlier Service of that name are not attributed to this one",
+        why: "resources of an earlier Service with the same name are not attributed to this one",
         always: true,
     },
     IntendedDifference {

@@ -42,11 +42,11 @@ use subject::{Binaries, Mode, Subject};
 /// Measure our controller manager and upstream's, and print ratios.
 ///
 /// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
-/// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. The
-/// scenarios with many pods share a control plane; so do those with many Services, and those of namespaces, garbage and
-/// nodes. In mixed, the managers run the controllers of all other workloads; in autoscaling only that of autoscalers.
-/// In volumes-provision, volumes-attach, volumes-move and claims-at-rest they run those of volumes. In many-kinds, and
-/// in scenarios whose names begin with all, they run all controllers. Wall time, CPU, memory and API requests are
+/// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. Three
+/// groups of scenarios share a control plane each: many pods; many Services; namespaces, garbage and nodes. In mixed,
+/// the managers run the controllers of all other workloads, and in autoscaling only the one of autoscalers. In
+/// volumes-provision, volumes-attach, volumes-move and claims-at-rest, they run the volume controllers. In many-kinds,
+/// and in scenarios whose names begin with all, they run all controllers. Wall time, CPU, memory and API requests are
 /// compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose
 /// path is printed.
 ///
@@ -91,8 +91,8 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pods in memory, cold-start, endpoint-churn and the scenarios of all controllers [default: 20000, 50000 in
-    /// endpoint-churn, or 1000 with --quick]
+    /// Number of pods in memory, cold-start, endpoint-churn and the scenarios of all controllers [default: 20000, 50000
+    /// in endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
@@ -200,7 +200,7 @@ impl Arguments {
     fn shared_cluster(&self, mode: Mode) -> shared_cluster::Size {
         let (of_each_kind, owners, dependents, nodes) = match (mode, self.quick) {
             (Mode::Raised, false) => (250, 100, 100, 1000),
-            // Twenty requests a second: ten thousand would be half an hour of waiting.
+            // At twenty requests a second, ten thousand dependents would take half an hour.
             (Mode::Default, false) => (250, 10, 100, 1000),
             (_, true) => (10, 5, 40, 100),
         };

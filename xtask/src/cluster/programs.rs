@@ -97,8 +97,8 @@ impl Order<'_> {
         }
     }
 
-    /// Fails with everything that this machine lacks for the command; then builds the clusters' programs and images. As a
-    /// user, it also tries what root is going to do, for which sudo may ask for the password.
+    /// Fails with everything that this machine lacks for the command; then builds the clusters' programs and images. As
+    /// a user, it also tries what root is going to do, for which sudo may ask for the password.
     pub fn prepare(&self) -> Result<()> {
         let programs = Programs::locate()?;
         let demand = self.demand();

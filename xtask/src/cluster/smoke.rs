@@ -66,7 +66,7 @@ pub fn decide(is_selected: bool) -> Result<Decision> {
     let demand = Demand::of_cluster(NODES, true);
     let is_set = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
     let is_built = demand.is_built(&programs)?;
-    // Nothing is tried as root for a test that does not run in any case.
+    // Requirements are checked as root only if the test may run.
     let missing = if is_built || is_set { missing(&programs, &demand)? } else { Vec::new() };
     Ok(decision(&Facts { is_required: is_selected || is_set, may_build: is_set, is_built, missing }))
 }
@@ -135,8 +135,8 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     cluster.footprint()
 }
 
-/// Replaces the manager by another program. Then that program is broken by a rebuild: the next replacement fails, and the
-/// previous manager works again.
+/// Replaces the manager by another program. Then that program is broken by a rebuild: the next replacement fails, and
+/// the previous manager works again.
 async fn swap_manager(cluster: &RealCluster, program: &Path, web: &Web) -> Result<()> {
     let build = cluster.control_plane().folder().join("smoke-manager");
     fs::copy(program, &build).with_context(|| format!("copy {}", program.display()))?;

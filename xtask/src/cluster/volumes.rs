@@ -1,5 +1,5 @@
-//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted; and those
-//! of a StatefulSet in a rolling update.
+//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted; and
+//! those of a StatefulSet in a rolling update.
 
 use std::fmt::Debug;
 use std::time::Duration;

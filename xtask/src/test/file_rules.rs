@@ -1,7 +1,7 @@
 //! Checks the rules about files: maximum lengths of files and functions, and the places of modules.
 //!
-//! A function counts from its signature to its closing brace, without blank lines and comments. rustfmt puts the closing
-//! brace below the first word of the signature.
+//! A function counts from its signature to its closing brace, without blank lines and comments. rustfmt puts the
+//! closing brace below the first word of the signature.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

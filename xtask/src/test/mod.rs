@@ -62,8 +62,8 @@ pub struct Arguments {
     #[arg(long)]
     keep_going: bool,
 
-    /// Only the stages cluster and faults, with every alpha and beta feature gate on in the API server, the scheduler and
-    /// the managers
+    /// Only the stages cluster and faults, with every alpha and beta feature gate on in the API server, the scheduler
+    /// and the managers
     #[arg(long)]
     all_gates: bool,
 

@@ -120,7 +120,8 @@ impl CloudNode {
         };
         let mut version = node.meta.version;
         if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
-            // Bound to the version: the next patch replaces all taints, and relies on the version that this one returns.
+            // Bound to the version: the next patch replaces all taints, and relies on the version that this one
+            // returns.
             match self.write_addresses(node, &wanted, Some(version)).await {
                 Ok(response) => version = self.wrote(key, &response).unwrap_or(version),
                 Err(error) => return handle_failed_write(error),

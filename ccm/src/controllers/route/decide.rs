@@ -17,7 +17,8 @@ pub struct RouteNode {
     pub addresses: Vec<Address>,
     /// Its pod networks, `spec.podCIDRs`, not parsed.
     pub pod_cidrs: Vec<String>,
-    /// True if its condition reports that its routes exist; `None` if there is no condition, or another client wrote it.
+    /// True if its condition reports that its routes exist; `None` if there is no condition, or another client wrote
+    /// it.
     pub reported: Option<bool>,
 }
 

@@ -83,7 +83,7 @@ impl ClusterAccess for Kubernetes {
 
     async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String> {
         let key = kinds::meta::ObjectKey::new("", node.instance.node.as_str());
-        // The cache does not contain the last own write yet: the next pass compares again.
+        // The cache does not contain this process's last write yet: the next pass compares again.
         if !self.consistency.caught_up(&key, &self.nodes, Wake::none()) {
             return Ok(());
         }

@@ -38,7 +38,7 @@ const COMPONENT: &str = "route_controller";
 /// Changes of nodes are batched over this time.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The maximum of that time while nodes keep changing. Upstream: route controller, minRouteResyncInterval.
+/// The maximum of [`WINDOW`], reached while nodes keep changing. Upstream: route controller, minRouteResyncInterval.
 const MAX_WINDOW: Duration = Duration::from_secs(10);
 
 /// The controller.

@@ -110,7 +110,8 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     owned
 }
 
-/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and those that this process created.
+/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and those that this process
+/// created.
 pub struct Scope<'a, S> {
     pub kubernetes: &'a S,
     pub cloud: &'a dyn LoadBalancers,

@@ -28,7 +28,7 @@ pub enum Refusal {
 /// Kubernetes as one reconcile reads and writes it.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
-    /// Returns the cached Service of this name.
+    /// Returns the cached Service with this name.
     fn service(&self, key: &ObjectKey) -> Option<Arc<Service>>;
 
     /// Returns all cached Services.

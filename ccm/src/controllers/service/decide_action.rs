@@ -1,5 +1,5 @@
-//! The next action of a Service's reconcile: a pure function of the Service, its request, and the state of its load balancer
-//! in this process.
+//! The next action of a Service's reconcile: a pure function of the Service, its request, and the state of its load
+//! balancer in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,13 +75,13 @@ pub enum Action<'a> {
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
     Publish { again: Duration },
-    /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this state
-    /// before, so that the call only reverts changes by other clients.
+    /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this
+    /// state before, so that the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
-/// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or replaced
-/// by one of the same name, without waiting for the cleanup.
+/// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or
+/// replaced by one of the same name, without waiting for the cleanup.
 pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }

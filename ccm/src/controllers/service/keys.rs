@@ -53,8 +53,8 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
     Some(Key::Service(service.meta.key()))
 }
 
-/// Returns the delay after which the targets of load balancers are compared because a node changed; `None` if the change
-/// cannot affect them.
+/// Returns the delay after which the targets of load balancers are compared because a node changed; `None` if the
+/// change cannot affect them.
 ///
 /// Upstream: cloud-provider, controllers/service, shouldSyncUpdatedNode. Differs from upstream: taints of autoscalers
 /// count. Otherwise the node would get new connections until it is deleted.

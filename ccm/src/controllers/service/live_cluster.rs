@@ -29,7 +29,7 @@ pub struct Kubernetes {
     pub slices: Option<Arc<Store<EndpointSlice>>>,
     /// Pods and the prefix of their readiness gates, if the controller sets the conditions of these gates.
     pub pods: Option<(Arc<Store<GatedPod>>, &'static str)>,
-    /// Own writes of pod conditions that the cache may not contain yet.
+    /// Pod conditions written by this process that the cache may not contain yet.
     pub pod_consistency: Consistency,
     pub clock: Clock,
     pub writer: Writer,

@@ -1,4 +1,5 @@
-//! The state of one Service's load balancer between reconciles: resources that may exist, the last action, and failures.
+//! The state of one Service's load balancer between reconciles: resources that may exist, the last action, and
+//! failures.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -177,8 +178,8 @@ impl LoadBalancerStates {
         }
     }
 
-    /// Returns the Services whose load balancers have this Service's endpoints as targets: itself, and those that refer to
-    /// it.
+    /// Returns the Services whose load balancers have this Service's endpoints as targets: itself, and those that refer
+    /// to it.
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
         let has_endpoints =

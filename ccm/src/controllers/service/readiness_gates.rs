@@ -104,8 +104,8 @@ pub async fn find(
     }
 }
 
-/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait. Returns false
-/// if a retry is needed.
+/// Sets the conditions `gates` of pods that wait for a deleted load balancer, so that they no longer wait. Returns
+/// false if a retry is needed.
 pub async fn release(cluster: &impl Cluster, id: &LoadBalancerId, gates: Option<&BTreeSet<String>>) -> bool {
     let Some(gates) = gates.filter(|gates| !gates.is_empty()) else { return true };
     let mut are_released = true;

@@ -376,8 +376,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Adds the finalizer if it is missing, so that the Service outlives its load balancer. Returns false if the Service
-    /// changed or was deleted.
+    /// Adds the finalizer if it is missing, so that the Service outlives its load balancer. Returns false if the
+    /// Service changed or was deleted.
     async fn ensure_finalizer(
         &self,
         subject: &Subject<'_>,
@@ -413,8 +413,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced. If the
-    /// write fails, its retry records it.
+    /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced.
+    /// If the write fails, its retry records it.
     async fn publish_ensured(
         &self,
         subject: &Subject<'_>,

@@ -448,7 +448,7 @@ fn wrong_namespace(dependent: &Node, owner: &Uid) -> Option<Effect> {
     Some(Effect::WrongNamespace { dependent: dependent.identity.clone(), owner })
 }
 
-/// Returns other coordinates by which dependents refer to an owner: in their order the next after `absent`, or else the
+/// Returns other coordinates by which dependents refer to an owner: the one after `absent` in their order, or else the
 /// first. Upstream: pkg/controller/garbagecollector, getAlternateOwnerIdentity.
 fn alternate_identity(dependents: &[&Node], absent: &Identity) -> Option<Identity> {
     let candidates = dependents.iter().flat_map(|dependent| {

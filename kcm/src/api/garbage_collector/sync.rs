@@ -167,7 +167,7 @@ impl Reconcile for Collector {
     }
 }
 
-/// Orphans the dependents of objects that are deleted without them.
+/// Orphans the dependents of objects that are being deleted with the finalizer `orphan`.
 pub struct Orphaner(pub Arc<Collector>);
 
 impl Reconcile for Orphaner {
@@ -219,7 +219,8 @@ impl Collector {
             if blocking.is_empty() {
                 return self.remove_finalizer(&view.identity, FOREGROUND).await;
             }
-            // Results about this owner are discarded, so that the next check of a dependent finds it being deleted.
+            // The graph has already discarded cached reads of this owner. Therefore each check of a dependent now finds
+            // that the owner is being deleted.
             for dependent in blocking.into_iter().filter(|dependent| !dependent.deleting) {
                 self.updater.checks.add(CheckKey::Check(self.updater.key(dependent.uid)));
             }
@@ -273,7 +274,8 @@ impl Collector {
         }
     }
 
-    /// Deletes an object in the version of the decision, or in a later one with the same owners.
+    /// Deletes an object if it still has the version on which the decision was based, or a later one with the same
+    /// owners and finalizers.
     async fn delete(
         &self,
         resource: &Resource,

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::GRACE;
 
-/// Number of objects from which a namespace is large: their deletion takes the server longer than another list of each
-/// kind.
+/// Minimum number of objects of a large namespace. The server deletes fewer objects faster than it lists each kind once
+/// more.
 const LARGE_NAMESPACE: usize = 1000;
 
 /// Namespaces that are deleted at about the same time share one count of their objects.
@@ -31,7 +31,8 @@ const MIN_SAMPLE: usize = 100;
 pub const POD_COST: usize = 4;
 
 /// Assumed speedup of deleting kinds in parallel instead of one after the other. 1.8 was measured with a server of two
-/// cores; the higher value begins later, because finishing too early means that everything is listed again.
+/// cores; the higher value here delays the start, because everything has to be listed again if the work ends before the
+/// grace period.
 const PARALLEL_SPEEDUP: f64 = 2.2;
 
 /// Group and plural name of a resource, without its version.
@@ -54,8 +55,8 @@ pub struct NamespaceDeletion {
 /// Numbers of objects of a large namespace, by kind.
 pub type ObjectCounts = Arc<[(ResourceName, usize)]>;
 
-/// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts until
-/// then. `sample` objects took `took`, and `left` remain.
+/// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts
+/// until then. `sample` objects took `took`, and `left` remain.
 pub fn lead_time(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < MIN_SAMPLE {
         return Duration::MAX;
@@ -157,8 +158,8 @@ fn count_large_namespaces(sources: &[Arc<dyn Source>]) -> HashMap<Str, ObjectCou
     namespaces.into_iter().map(|(namespace, kinds)| (namespace, kinds.into())).collect()
 }
 
-/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers, such as
-/// those of metrics, may have their own.
+/// Returns true if resourceVersions of a group can be compared with those of namespaces. Aggregated API servers, such
+/// as those of metrics, may have their own.
 pub fn has_comparable_versions(group: &str) -> bool {
     !group.contains('.') || group.ends_with(".k8s.io") && !group.ends_with("metrics.k8s.io")
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn early_work_begins_late_enough_to_last_until_the_grace_period_ends() {
+    fn lead_time_is_the_expected_duration_of_the_deletions() {
         let seconds = |sample, took, left| lead_time(sample, Duration::from_millis(took), left).as_secs_f64();
         assert!((1.7..2.0).contains(&seconds(1000, 850, 4750)), "{}", seconds(1000, 850, 4750));
         assert!(seconds(1000, 8500, 4750) > 5.0, "with a slow server it begins immediately");

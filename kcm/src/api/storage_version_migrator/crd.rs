@@ -24,7 +24,7 @@ const CONDITION: &str = "StorageMigrating";
 /// A step of a migration that is reported in the definition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// The migration of this name begins.
+    /// The migration with this name begins.
     Begin(&'a str),
     /// All objects are stored in the current version.
     Succeeded,

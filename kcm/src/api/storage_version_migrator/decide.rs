@@ -79,12 +79,12 @@ pub fn is_new(created: Time, now: Time) -> bool {
     now.0.saturating_sub(created.0) < NEW_DEFINITION_WAIT.as_secs() as i64
 }
 
-/// A resource that the API server does not serve, at a time.
+/// The absence of a migration's resource from the API server.
 #[derive(Debug, Clone, Copy)]
 pub struct Absence {
     /// The time at which the migration was created.
     pub created: Time,
-    /// The time since which discovery does not have the resource.
+    /// The time since which discovery has not listed the resource.
     pub since: Time,
     /// A version of the resource's group is unavailable, and may have the resource.
     pub is_unavailable: bool,
@@ -92,7 +92,8 @@ pub struct Absence {
 
 /// Returns true if a resource that is not served may be served later. Otherwise its migration fails.
 ///
-/// Differs from upstream: a migration outlasts an outage of an aggregated API server of ten minutes, not of one.
+/// Differs from upstream: a migration survives an outage of an aggregated API server of up to ten minutes instead of
+/// one.
 pub fn may_be_served_later(absence: Absence, now: Time) -> bool {
     let seconds = now.0.saturating_sub(absence.since.0);
     let may_return = absence.is_unavailable && seconds < UNAVAILABLE_GROUP_WAIT.as_secs() as i64;
@@ -147,8 +148,8 @@ pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
     if is_retriable(error) { PatchResult::Retry } else { PatchResult::Fail }
 }
 
-/// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a response
-/// is not a `Status` of the API, while that about a missing object is one.
+/// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a
+/// response is not a `Status` of the API, while that about a missing object is one.
 fn is_not_served(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 404 && status.reason.is_empty())
 }
@@ -158,7 +159,7 @@ fn is_not_served(error: &WriteError) -> bool {
 pub enum ListFailure {
     /// A retry may succeed. Discovery decides whether the resource is still served.
     Retry,
-    /// The token has expired. With this one, the rest of the objects is listed in a newer state of the server.
+    /// The token has expired; this one lists the rest of the objects in a newer state of the server.
     ContinueAt(String),
     /// The token has expired, and the list cannot be continued.
     StartAgain,

@@ -43,8 +43,7 @@ impl Pass {
         Self { uid, version, next: Some(String::new()), page_size, left: Vec::new(), total: 0 }
     }
 
-    /// Returns true if this is the pass of this migration: not of an earlier one of the same name, nor from another
-    /// version.
+    /// Returns true if this pass belongs to this migration and begins at this version.
     pub fn is_of(&self, migration: &StorageVersionMigration, version: u64) -> bool {
         self.uid == migration.meta.uid && self.version == version
     }
@@ -64,8 +63,8 @@ impl Pass {
         (self.left.len(), self.total)
     }
 
-    /// Lists some pages of objects. The list is read from the API server, so that it is no older than the version that was
-    /// recorded. Pages that were read before an error are not read again.
+    /// Lists some pages of objects. The list is read from the API server, so that it is no older than the version that
+    /// was recorded. Pages that were read before an error are not read again.
     ///
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
     /// migration began are the same in both, and all others need no patch.
@@ -167,8 +166,8 @@ mod tests {
 
     type Responses = Vec<(&'static str, (u16, Vec<u8>))>;
 
-    /// Lists until the pass is complete, with these responses to the tokens in this order. Returns the names that are left
-    /// and the number of all objects.
+    /// Lists until the pass is complete, with these responses to the tokens in this order. Returns the names that are
+    /// left and the number of all objects.
     async fn listed(responses: Responses) -> (Vec<String>, usize) {
         let responses = Arc::new(Mutex::new(responses.into_iter()));
         let expected = responses.clone();

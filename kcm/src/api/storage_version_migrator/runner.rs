@@ -26,7 +26,7 @@ pub struct Runner {
     pub migrations: Arc<Store<StorageVersionMigration>>,
     /// Writes migrations and definitions of custom resources.
     pub writer: Writer,
-    /// Own writes that the cache does not contain yet, by resource.
+    /// Writes by this process that the cache does not contain yet, by resource.
     pub consistency: Consistency,
     /// The queue of resources.
     pub queue: Arc<Queue<GroupResource>>,

@@ -1,7 +1,7 @@
 //! One reconcile of a running migration: record the resourceVersion at its start, then patch objects.
 //!
-//! A reconcile lists or patches a limited number of objects and is requeued, so that a shutdown does not wait for a large
-//! migration. After a restart the objects are listed again; those that were patched before have a later version.
+//! A reconcile lists or patches a limited number of objects and is requeued, so that a shutdown does not wait for a
+//! large migration. After a restart the objects are listed again; those that were patched before have a later version.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -46,7 +46,7 @@ pub struct Migrator {
     pub writer: Writer,
     /// Lists and patches the objects that are migrated.
     pub patcher: Writer,
-    /// Own writes that the cache does not contain yet.
+    /// Writes by this process that the cache does not contain yet.
     pub consistency: Consistency,
     /// The queue of migrations.
     pub queue: Arc<Queue<ObjectKey>>,

@@ -60,7 +60,8 @@ type ByVersion = BTreeMap<&'static str, ByResource>;
 type ByGroup = BTreeMap<&'static str, ByVersion>;
 
 /// Sorts the kinds whose resource is in a rule. The empty group has the kinds of all groups, because upstream's mapper
-/// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta, DefaultRESTMapper.KindsFor.
+/// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
+/// DefaultRESTMapper.KindsFor.
 fn by_group(served: impl Iterator<Item = Resource>, rules: &[Combinations]) -> ByGroup {
     let wanted: HashSet<&str> =
         rules.iter().flat_map(|rule| rule.resources.positions.keys().map(|name| &**name)).collect();
@@ -188,8 +189,8 @@ impl Names<'_> {
         matches
     }
 
-    /// Returns the names that are served. Searches each entry of the smaller list in the larger one, so that neither many
-    /// names nor many kinds make it slow.
+    /// Returns the names that are served. Searches each entry of the smaller list in the larger one, so that neither
+    /// many names nor many kinds make it slow.
     fn served<'s, T>(&self, served: &'s BTreeMap<&'static str, T>) -> Vec<(Range<usize>, &'s T)> {
         if self.positions.len() < served.len() {
             let names = self.positions.iter();

@@ -13,10 +13,10 @@ use tracing::warn;
 
 /// Maximum number of documents in memory.
 const MAX_DOCUMENTS: usize = 8;
-/// The time after its last use after which a document, which may have megabytes, is dropped. Policies that are created
-/// together share it; the next one may be created months later.
+/// Maximum idle time of a document, which may have megabytes. Policies that are created together share it; the next one
+/// may be created months later.
 const UNUSED_TIME: Duration = Duration::from_secs(10);
-/// The time after its last failure after which a document that cannot be read delays policies again.
+/// Time without a failure after which an unreadable document delays policies again.
 const FAILURE_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(60);

@@ -46,8 +46,8 @@ impl Reconcile for Tokens {
 impl Tokens {
     /// Deletes the tokens of a deleted account.
     ///
-    /// Differs from upstream: a token whose reference has no UID is kept if another account of that name exists, because
-    /// it may have been created for that one.
+    /// Differs from upstream: a token whose reference has no UID is kept if another account with that name exists,
+    /// because it may have been created for that one.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.cached_account(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
@@ -95,7 +95,7 @@ impl Tokens {
 
     /// Removes a deleted secret from its account's list.
     ///
-    /// Only the API server decides what the account lists: the cache may not show yet that the secret was added.
+    /// Only the API server decides what the account lists: the cache may lack the addition of the secret.
     async fn remove_from_account(
         &self,
         secret: &ObjectKey,

@@ -166,7 +166,7 @@ async fn deleted_tokens(is_cached: bool, is_on_server: bool) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn token_without_uid_is_kept_for_another_account_of_the_name() {
+async fn token_without_uid_is_kept_for_another_account_with_the_same_name() {
     assert_eq!(deleted_tokens(false, false).await, ["of-either", "of-old"]);
     assert_eq!(deleted_tokens(true, true).await, ["of-old"]);
     assert_eq!(deleted_tokens(false, true).await, ["of-old"], "the cache may not contain it yet");
@@ -174,7 +174,7 @@ async fn token_without_uid_is_kept_for_another_account_of_the_name() {
 
 /// The secret was added to the account's list and deleted before the watch of accounts delivered the first of the two.
 #[tokio::test]
-async fn deleted_secret_leaves_the_list_of_an_account_that_the_cache_shows_without_it() {
+async fn deleted_secret_is_removed_from_the_account_even_if_the_cached_account_does_not_list_it() {
     const REFERENCE_NAME: u32 = 3;
     const SECRETS: u32 = 2;
     let written = Arc::<Mutex<Vec<String>>>::default();

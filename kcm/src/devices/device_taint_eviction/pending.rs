@@ -41,7 +41,7 @@ impl Pending {
         self.lock().get(key).filter(|eviction| eviction.pod == *uid).map(|eviction| eviction.stage)
     }
 
-    /// Returns true if a pod of this name has an eviction.
+    /// Returns true if a pod with this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
@@ -61,7 +61,7 @@ impl Pending {
         }
     }
 
-    /// Removes the eviction of the pod of this name. Returns its rules.
+    /// Removes the eviction of the pod with this name. Returns its rules.
     pub fn remove(&self, key: &ObjectKey) -> BTreeSet<Uid> {
         self.lock().remove(key).map(|eviction| eviction.rules).unwrap_or_default()
     }

@@ -19,7 +19,7 @@ pub struct Counts {
     pub pods: usize,
     /// The number of their namespaces.
     pub namespaces: usize,
-    /// Pods that were evicted because of the rule since this process began.
+    /// Pods that were evicted because of the rule since this process started.
     pub evicted: u64,
 }
 
@@ -31,8 +31,8 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream: pkg/controller/devicetainteviction,
-/// maybeUpdateRuleStatus.
+/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream:
+/// pkg/controller/devicetainteviction, maybeUpdateRuleStatus.
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;
     let spread = number(namespaces, "namespace", "different namespaces");

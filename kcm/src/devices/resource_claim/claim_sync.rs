@@ -1,5 +1,5 @@
-//! One reconcile of a claim: consumers that no longer need it are dropped, then its allocation and its finalizer; a claim
-//! that was created for a pod that has finished is deleted.
+//! One reconcile of a claim: consumers that no longer need it are dropped, then its allocation and its finalizer; a
+//! claim that was created for a pod that has finished is deleted.
 
 use std::collections::HashSet;
 
@@ -109,8 +109,8 @@ impl ResourceClaims {
         Ok((fresh.meta.uid == claim.meta.uid).then_some((response, fresh)))
     }
 
-    /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed in the
-    /// meantime.
+    /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed in
+    /// the meantime.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -160,8 +160,8 @@ impl ResourceClaims {
         Ok(Some(CurrentClaim { meta, remaining }))
     }
 
-    /// Returns true if the claim was created for a pod that has finished or was replaced. A claim of a pod that the cache
-    /// does not have is left to the garbage collector.
+    /// Returns true if the claim was created for a pod that has finished or was replaced. A claim of a pod that the
+    /// cache does not have is left to the garbage collector.
     async fn has_finished_owner(&self, claim: &Meta) -> Result<bool, WriteError> {
         let Some(owner) = decide::owning_pod(claim) else { return Ok(false) };
         let key = ObjectKey { namespace: claim.namespace.clone(), name: owner.name.clone() };

@@ -139,7 +139,8 @@ fn has_to_be_reserved(pod: &Pod, claim: &ResourceClaim, gates: Gates) -> bool {
     !pod.node.is_empty() && claim.state.as_ref().is_some_and(|state| lacks_reservation(pod, state, gates))
 }
 
-/// A claim that the pod's PodGroup shares is not created for the pod. If that cannot be decided, the reconcile reports why.
+/// A claim that the pod's PodGroup shares is not created for the pod. If that cannot be decided, the reconcile reports
+/// why.
 fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Lookups<'_>, gates: Gates) -> bool {
     let Some(name) = group_of(pod) else { return true };
     match (cached.group)(name).filter(|_| gates.groups) {
@@ -159,8 +160,8 @@ pub fn group_has_work(group: &PodGroup, cached: &Lookups<'_>) -> bool {
     })
 }
 
-/// Returns the claim that was created for an entry of an owner earlier: the oldest one that the owner controls and that is
-/// annotated with the entry.
+/// Returns the claim that was created for an entry of an owner earlier: the oldest one that the owner controls and that
+/// is annotated with the entry.
 pub fn created_earlier(
     owner: &Uid,
     namespace: &str,
@@ -192,9 +193,10 @@ pub enum Release {
     },
 }
 
-/// Decides on the release of a claim of which `remaining` consumers still need it.
+/// Decides on the release of a claim; `remaining` of its consumers still need it.
 ///
-/// A claim that has an allocation and never had a consumer keeps its allocation: a driver need not reserve it immediately.
+/// A claim that has an allocation and never had a consumer keeps its allocation: a driver need not reserve it
+/// immediately.
 pub fn release(claim: &Meta, state: &ClaimState, remaining: usize) -> Release {
     let is_protected = is_protected(claim);
     if remaining < state.consumers.len() {

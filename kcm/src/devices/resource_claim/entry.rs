@@ -71,7 +71,7 @@ pub struct Owner<'a> {
     pub resource: Resource,
     /// The entries of its list of claims.
     pub entries: &'a [ClaimEntry],
-    /// Own writes for it that the cache may not contain yet.
+    /// Writes by this process for it that the cache may not contain yet.
     pub writes: &'a Consistency,
     /// Refused creations.
     pub refusals: &'a Refusals,
@@ -104,7 +104,7 @@ impl Owner<'_> {
             "apiVersion": self.resource.api_version(), "kind": self.resource.kind,
             "metadata": {
                 "name": &*self.meta.name, "namespace": &*self.meta.namespace,
-                // A precondition: another object of this name does not get these claims.
+                // A precondition: another object with this name does not get these claims.
                 "uid": self.meta.uid.to_string(),
             },
             "status": {"resourceClaimStatuses": statuses},
@@ -263,8 +263,8 @@ impl ResourceClaims {
         }
     }
 
-    /// Applies the names of new claims to the owner's status. Returns the version of the owner; `None` if it was deleted,
-    /// also if another object has its name.
+    /// Applies the names of new claims to the owner's status. Returns the version of the owner; `None` if it was
+    /// deleted, also if another object has its name.
     pub(super) async fn apply_status(&self, owner: &Owner<'_>, new: &[(Str, Str)]) -> Result<Option<u64>, WriteError> {
         apply(&self.writer, owner, &owner.status(new)).await
     }

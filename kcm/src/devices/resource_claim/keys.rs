@@ -158,8 +158,8 @@ impl Keys {
         }
     }
 
-    /// Without claims of PodGroups, a pod's claim is refused while its PodGroup shares it. A PodGroup of the same name need
-    /// not share it.
+    /// Without claims of PodGroups, a pod's claim is refused while its PodGroup shares it. A PodGroup of the same name
+    /// need not share it.
     fn unclaimed_group_changed(&self, change: &Change<'_, PodGroup>) {
         let Some(new) = change.new else { return };
         if change.old.is_none_or(|old| old.meta.uid != new.meta.uid || old.claims != new.claims) {

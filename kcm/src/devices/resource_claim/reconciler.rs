@@ -25,11 +25,11 @@ pub struct ResourceClaims {
     pub writer: Writer,
     pub recorder: Recorder,
     pub takeover: Takeover,
-    /// Own writes for pods.
+    /// Writes by this process for pods.
     pub pod_writes: Consistency,
-    /// Own writes for PodGroups.
+    /// Writes by this process for PodGroups.
     pub group_writes: Consistency,
-    /// Own writes of claims.
+    /// Writes of claims by this process.
     pub claim_writes: Consistency,
     /// Namespaces in which nothing can be created.
     pub gate: CreationGate,

@@ -21,7 +21,7 @@ pub struct Drivers {
 }
 
 impl Reconcile for Drivers {
-    /// A driver, in the name of the key.
+    /// The name in the key is that of a driver.
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {

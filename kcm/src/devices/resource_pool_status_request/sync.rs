@@ -32,7 +32,7 @@ pub struct Requests {
     pub rules: Option<Arc<Store<DeviceTaintRule>>>,
     /// Sends the writes.
     pub writer: Writer,
-    /// Own writes that the cache does not contain yet.
+    /// Writes by this process that the cache does not contain yet.
     pub consistency: Consistency,
     /// Keys of requests to reconcile.
     pub queue: Arc<Queue<ObjectKey>>,

@@ -104,7 +104,8 @@ mod tests {
     }
 
     /// Writes a change every ten milliseconds, for a hundred seconds, in batches of one write. `gap` returns the
-    /// milliseconds between two batches. Returns the median and the 99th percentile of the lag, and the number of writes.
+    /// milliseconds between two batches. Returns the median and the 99th percentile of the lag, and the number of
+    /// writes.
     fn simulate(mut gap: impl FnMut(u64) -> u64) -> (u64, u64, usize) {
         let (mut lags, mut writes, mut now) = (Vec::new(), 0, 0);
         let mut changes = (0..100_000_u64).step_by(10).peekable();

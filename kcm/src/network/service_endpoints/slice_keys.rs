@@ -27,13 +27,13 @@ pub fn slices_of(namespace: &str, service: &str, manager: &str) -> u64 {
     index_key((namespace, service, manager))
 }
 
-/// Own writes of slices that the watch has not delivered yet.
+/// Writes of slices by this process that the watch has not delivered yet.
 #[derive(Debug, Default)]
 pub struct OwnChanges(Mutex<OwnWrites>);
 
 #[derive(Debug, Default)]
 struct OwnWrites {
-    /// Versions of own writes.
+    /// Versions of this process's writes.
     versions: HashSet<u64>,
     /// Slices with an update in flight, with the versions that the watch delivers before the response arrives.
     updates: HashMap<Uid, Vec<u64>>,
@@ -117,8 +117,8 @@ pub enum Urgency {
     Soon,
 }
 
-/// Returns the keys that a change of a slice affects. `is_own` and `is_own_deletion` return true if the change is an
-/// own write.
+/// Returns the keys that a change of a slice affects. `is_own` and `is_own_deletion` return true if the change is a
+/// write by this process.
 pub fn of_slice(
     change: &Change<'_, EndpointSlice>,
     manager: &str,

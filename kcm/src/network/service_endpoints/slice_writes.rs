@@ -124,7 +124,7 @@ pub struct SliceWrites {
     pub slices: Arc<Store<EndpointSlice>>,
     /// Sends the writes.
     pub writer: Writer,
-    /// Own writes that the cache has to contain before the next decision about a key.
+    /// Writes by this process that the cache has to contain before the next decision about a key.
     pub consistency: Arc<Consistency>,
     /// The changes made here, which need no further reconcile.
     pub own: Arc<OwnChanges>,
@@ -151,8 +151,8 @@ impl SliceWrites {
         found
     }
 
-    /// Returns true if the cache contains all own writes and deletions of a key. If not, the key is requeued once it
-    /// does. The slices have to be read afterwards.
+    /// Returns true if the cache contains all writes and deletions of this process for a key. If not, the key is
+    /// requeued once it does. The slices have to be read afterwards.
     pub fn caught_up(&self, key: &ObjectKey) -> bool {
         self.consistency.caught_up(key, &self.slices, self.queue.waker(key))
             && self.consistency.observe(key, &self.slices, |_| ()).are_deletions_cached

@@ -9,8 +9,8 @@ use kinds::endpoint::{Port, Target};
 use kinds::endpoints::{Address, Subset};
 use kinds::ip::Ip;
 
-/// Maximum number of addresses in overlapping subsets, counted once for each set of ports. An Endpoints object of 1.5 MB
-/// with 20,000 addresses on each of 20,000 ports must not be multiplied out.
+/// Maximum number of addresses in overlapping subsets, counted once for each set of ports. An Endpoints object of 1.5
+/// MB with 20,000 addresses on each of 20,000 ports must not be multiplied out.
 const MAX_ADDRESSES: usize = 1 << 20;
 
 /// Subsets overlap so much that their canonical form is too large.

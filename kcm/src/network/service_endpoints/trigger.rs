@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(observe(&[pod("a", 30), pod("new", 0)]), None, "a pod without readiness");
         assert_eq!(observe(&[pod("a", 29)]), None, "a time before the last known one");
         let replaced = named::<Service>("web", 60);
-        assert_eq!(times.observe(&key, &replaced, &[]), Some(Time(60)), "another Service of the name");
+        assert_eq!(times.observe(&key, &replaced, &[]), Some(Time(60)), "another Service with the same name");
         times.forget(&key);
         assert_eq!(observe(&[pod("a", 70)]), Some(10));
         assert_eq!(text(Time(0)).as_deref(), Some("1970-01-01T00:00:00Z"));

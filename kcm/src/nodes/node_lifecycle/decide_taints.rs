@@ -34,8 +34,8 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
 }
 
-/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. New ones are last,
-/// in the order of the conditions. Taints of other keys and effects are ignored. Upstream:
+/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. New ones are
+/// last, in the order of the conditions. Taints of other keys and effects are ignored. Upstream:
 /// pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = node.conditions.iter().filter_map(|condition| {

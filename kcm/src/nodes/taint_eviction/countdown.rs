@@ -37,12 +37,12 @@ impl Countdowns {
         lock(&self.0)
     }
 
-    /// Returns the eviction of the pod of this name.
+    /// Returns the eviction of the pod with this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Countdown> {
         self.lock().get(key).cloned()
     }
 
-    /// Returns true if the pod of this name has an eviction.
+    /// Returns true if the pod with this name has an eviction.
     pub fn contains(&self, key: &ObjectKey) -> bool {
         self.lock().contains_key(key)
     }
@@ -52,7 +52,7 @@ impl Countdowns {
         self.lock().insert(key.clone(), Countdown { uid: uid.clone(), stage });
     }
 
-    /// Removes the eviction of the pod of this name. Returns true if its countdown was running.
+    /// Removes the eviction of the pod with this name. Returns true if its countdown was running.
     pub fn stop(&self, key: &ObjectKey) -> bool {
         self.lock().remove(key).is_some_and(|countdown| matches!(countdown.stage, Stage::Until(_)))
     }

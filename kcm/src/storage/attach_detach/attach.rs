@@ -79,8 +79,8 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the node's kubelet uses the volume, according to the API server. If not, the cache is behind, and the
-    /// volume waits for it.
+    /// Returns true if the node's kubelet uses the volume, according to the API server. If not, the cache is behind,
+    /// and the volume waits for it.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
         let Some(node) = &*node else {

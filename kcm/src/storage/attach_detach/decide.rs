@@ -267,15 +267,15 @@ mod tests {
         let out_of_service = Step::Detach(Some(ForceDetachReason::OutOfService));
         for (name, node, unwanted_for, disabled, expected) in [
             ("healthy", HEALTHY, soon, false, forever),
-            ("healthy for long", HEALTHY, late, false, forever),
+            ("healthy for a long time", HEALTHY, late, false, forever),
             ("lost", LOST, soon, false, remaining),
-            ("lost for long", LOST, late, false, timeout),
+            ("lost for a long time", LOST, late, false, timeout),
             ("lost without timeout", LOST, late, true, forever),
             ("deleted", DELETED, soon, false, remaining),
-            ("deleted for long", DELETED, late, false, timeout),
+            ("deleted for a long time", DELETED, late, false, timeout),
             ("deleted without timeout", DELETED, late, true, forever),
             ("tainted", TAINTED, Duration::ZERO, false, out_of_service),
-            ("tainted for long", TAINTED, late, false, timeout),
+            ("tainted for a long time", TAINTED, late, false, timeout),
             ("tainted without timeout", TAINTED, late, true, out_of_service),
             ("healthy and tainted", NodeState { is_ready: true, ..TAINTED }, soon, false, out_of_service),
         ] {

@@ -127,8 +127,8 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     names
 }
 
-/// Returns true if nothing happened to the volume, as when csi-attacher adds its finalizer. Each failure counts, even if its
-/// message is the same.
+/// Returns true if nothing happened to the volume, as when csi-attacher adds its finalizer. Each failure counts, even
+/// if its message is the same.
 fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return false };
     let is_same =
@@ -154,8 +154,8 @@ fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> 
     all.filter(is_of_driver).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the volumes that one status lists and another one does not, or that its kubelet uses only there. A node may have
-/// hundreds of volumes of which one changes.
+/// Returns the volumes that one status lists and another one does not, or that its kubelet uses only there. A node may
+/// have hundreds of volumes of which one changes.
 fn volumes_only_in(one: &NodeVolumes, other: &NodeVolumes) -> impl Iterator<Item = Str> {
     let listed = one.attached().iter().map(|entry| &entry.name).filter(|name| !other.lists(name));
     listed.chain(one.in_use().iter().filter(|name| !other.uses(name))).cloned()

@@ -37,8 +37,8 @@ pub struct SiteMemory {
     pub was_in_use: Option<bool>,
     /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
     pub is_held: bool,
-    /// The volume, of a plugin whose kubelet attaches it, was detached by force: it counts as released although the node's
-    /// last status has it in use.
+    /// The volume, of a plugin whose kubelet attaches it, was detached by force: it counts as released although the
+    /// node's last status has it in use.
     pub is_abandoned: bool,
     /// Time of a request to attach whose response was lost.
     pub uncertain_since: Option<Instant>,
@@ -176,8 +176,8 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Decides whether a node's status has to list a volume, and whether a pod waits for that. Returns true if the node has
-    /// to be reconciled.
+    /// Decides whether a node's status has to list a volume, and whether a pod waits for that. Returns true if the node
+    /// has to be reconciled.
     pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed, is_awaited)
     }
@@ -216,15 +216,16 @@ impl Memory {
         NodeWrite::Now(planned)
     }
 
-    /// Notes that a write to a node's status has succeeded after this time. Its kubelet did not use the removed volumes in
-    /// `released`.
+    /// Notes that a write to a node's status has succeeded after this time. Its kubelet did not use the removed volumes
+    /// in `released`.
     pub fn written(&self, node: &str, took: Duration, released: Vec<Str>) {
         if let Some(list) = self.lock().lists.get_mut(node) {
             list.written(Instant::now(), took, released);
         }
     }
 
-    /// Reports, once, whether the kubelet did not use a volume when it was removed from the node's status a short time ago.
+    /// Reports, once, whether the kubelet did not use a volume when it was removed from the node's status a short time
+    /// ago.
     pub fn take_release(&self, node: &str, volume: &str) -> bool {
         self.lock().lists.get_mut(node).is_some_and(|list| list.take_release(volume, Instant::now()))
     }

@@ -48,8 +48,8 @@ pub struct NodeList {
 }
 
 impl NodeList {
-    /// Decides whether the list has to contain a volume, and whether a pod waits for that. Returns true if the node has to
-    /// be reconciled.
+    /// Decides whether the list has to contain a volume, and whether a pod waits for that. Returns true if the node has
+    /// to be reconciled.
     pub fn decide(&mut self, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
         if is_listed {
             self.released.remove(volume);
@@ -139,15 +139,15 @@ impl NodeList {
         written.into_iter().collect()
     }
 
-    /// Notes that a write has succeeded at `now` after this time, and that the kubelet did not use the removed volumes in
-    /// `released` after it.
+    /// Notes that a write has succeeded at `now` after this time, and that the kubelet did not use the removed volumes
+    /// in `released` after it.
     pub fn written(&mut self, now: Instant, took: Duration, released: Vec<Str>) {
         self.last_write = Some((now, took));
         self.released.extend(released.into_iter().map(|volume| (volume, now)));
     }
 
-    /// Reports, once, whether the kubelet did not use a volume a short time ago, after it was removed from the list. The
-    /// kubelet mounts only volumes that it finds in the list after it has reported them as in use.
+    /// Reports, once, whether the kubelet did not use a volume a short time ago, after it was removed from the list.
+    /// The kubelet mounts only volumes that it finds in the list after it has reported them as in use.
     pub fn take_release(&mut self, volume: &str, now: Instant) -> bool {
         let since = self.released.remove(volume);
         since.is_some_and(|since| now.saturating_duration_since(since) < RELEASE_LIFETIME)
@@ -273,8 +273,8 @@ mod tests {
         assert_eq!(list.pause(&entries(&["a"]), now), Duration::ZERO);
     }
 
-    /// Tens of thousands of entries by a compromised kubelet must not stop the manager: with a scan of the list for each
-    /// decision this takes minutes.
+    /// Tens of thousands of entries by a compromised kubelet must not stop the manager: with a scan of the list for
+    /// each decision this takes minutes.
     #[test]
     fn list_of_very_many_volumes_is_planned_in_linear_time() {
         const VOLUMES: usize = 100_000;

@@ -70,8 +70,8 @@ impl AttachDetach {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
                 }
-                // The write counts as under way until the cache contains it. The next run waits for that: an event that shows
-                // the old list again, because another client has reverted it, adds no key.
+                // The write counts as under way until the cache contains it. The next run waits for that: an event that
+                // shows the old list again, because another client has reverted it, adds no key.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
                 Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
@@ -105,8 +105,8 @@ impl AttachDetach {
         removed
     }
 
-    /// Handles a refused write. If the node has changed, or another one has its name by now, the next write waits for the
-    /// cache.
+    /// Handles a refused write. If the node has changed, or another one has its name by now, the next write waits for
+    /// the cache.
     ///
     /// # Errors
     /// When the cache is up to date: the API server refuses the list itself.
@@ -152,8 +152,8 @@ fn attached_to(node: &Node) -> &[AttachedVolume] {
 
 /// Returns true if a list without these volumes may be written only if the node has not changed.
 ///
-/// A volume that kubelets attach has no VolumeAttachment, which would show that it is still to be detached from the node.
-/// After a crash another node may get it, so that no kubelet may have begun to use it before the write.
+/// A volume that kubelets attach has no VolumeAttachment, which would show that it is still to be detached from the
+/// node. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
 fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
     let is_unused = |name: &&Str| node.volumes.as_ref().is_some_and(|volumes| !volumes.uses(name));
     removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))

@@ -221,7 +221,8 @@ impl AttachDetach {
         }
     }
 
-    /// Notes whether the node's list will change soon because of the volume, so that one write can serve several volumes.
+    /// Notes whether the node's list will change soon because of the volume, so that one write can serve several
+    /// volumes.
     fn expect_change(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &SiteMemory) {
         let has_failed = || place.attachment.as_ref().is_some_and(|attachment| attachment.attach_error.is_some());
         let is_expected = match step {

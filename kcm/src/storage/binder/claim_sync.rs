@@ -93,8 +93,8 @@ impl Binder {
 
     /// Confirms with the API server that the cached volume of a claim is current, before the claim is marked as lost.
     ///
-    /// The two caches are not equally old: the cache of claims may contain a binding, while the cache of volumes does not
-    /// contain the volume yet.
+    /// The two caches are not equally old: the cache of claims may contain a binding, while the cache of volumes does
+    /// not contain the volume yet.
     async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
         if claim.volume_name.is_empty() || !is_newly_lost(claim) {
             return Ok(());
@@ -206,8 +206,8 @@ impl Binder {
         Ok(Outcome::Done)
     }
 
-    /// Makes the writes of a binding that are still missing. `written` is set to the version of the volume after a write
-    /// to it.
+    /// Makes the writes of a binding that are still missing. `written` is set to the version of the volume after a
+    /// write to it.
     async fn bind(
         &self,
         claim: &PersistentVolumeClaim,
@@ -252,8 +252,8 @@ impl Binder {
         Ok(())
     }
 
-    /// Returns the first status of the condition `Unused` of a claim that becomes bound, which then needs no write of its
-    /// own. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod arrives.
+    /// Returns the first status of the condition `Unused` of a claim that becomes bound, which then needs no write of
+    /// its own. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod arrives.
     fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
             return None;

@@ -15,9 +15,9 @@ use super::volume_index::requested;
 
 /// The cluster as a claim's decision reads it.
 pub trait Cluster {
-    /// Returns the volume of this name.
+    /// Returns the volume with this name.
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
-    /// Returns the storage class of this name.
+    /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
     /// Searches the best volume for a claim.
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
@@ -283,8 +283,8 @@ pub fn unbound_status(claim: &PersistentVolumeClaim, phase: Phase) -> Option<Sta
 
 /// Returns the changes of the status of a claim that is bound to a volume; `None` if it is right already.
 ///
-/// The capacity is only set when the claim becomes bound: afterwards the file system may be smaller than the volume, and
-/// the resizer owns the field. The same holds for the VolumeAttributesClass.
+/// The capacity is only set when the claim becomes bound: afterwards the file system may be smaller than the volume,
+/// and the resizer owns the field. The same holds for the VolumeAttributesClass.
 ///
 /// # Errors
 /// When the volume has no capacity.

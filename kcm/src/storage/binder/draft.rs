@@ -1,8 +1,8 @@
 //! Changes of objects by full PUTs, each based on the version that was decided on.
 //!
 //! The role of this controller has no patch verb, and unknown fields must be kept. Most records
-//! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes contain
-//! it: their first writes need no read, and a cache that is behind causes a conflict.
+//! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes
+//! contain it: their first writes need no read, and a cache that is behind causes a conflict.
 
 use kinds::whole::WholeObject;
 use kinds::wire::WireError;
@@ -76,8 +76,8 @@ pub struct Draft<'a, K: Kind> {
 }
 
 impl<'a, K: Whole> Draft<'a, K> {
-    /// Begins a change of the object whose cached record is `record`, and reads it only if the record does not contain it
-    /// as a whole.
+    /// Begins a change of the object whose cached record is `record`, and reads it only if the record does not contain
+    /// it as a whole.
     ///
     /// A write fails if the cache is behind. Use [`Draft::read`] if anything else depends on the object being current.
     ///

@@ -55,8 +55,8 @@ impl Matcher {
         self.lock().volumes.hold(volume, claim)
     }
 
-    /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if the
-    /// volume is still free.
+    /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if
+    /// the volume is still free.
     pub fn release(
         &self,
         (volume, claim): (&Str, &ObjectKey),
@@ -79,7 +79,7 @@ impl Matcher {
         self.lock().waiting.of_class(class)
     }
 
-    /// Returns the names of the volumes that refer to a claim of this name.
+    /// Returns the names of the volumes that refer to a claim with this name.
     pub fn reserved_for(&self, claim: &ObjectKey) -> Vec<Str> {
         self.lock().volumes.reserved_for(claim).map(|volume| volume.meta.name.clone()).collect()
     }

@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(operations.provision_started(&claim, "a"), Duration::from_secs(3));
         let mut other = claim.clone();
         recreated(&mut other.meta);
-        assert_eq!(operations.provision_started(&other, "a"), Duration::ZERO, "another claim of the name");
+        assert_eq!(operations.provision_started(&other, "a"), Duration::ZERO, "another claim with the same name");
         tokio::time::advance(Duration::from_secs(3)).await;
         operations.provision_succeeded(&other.meta.key());
         assert_eq!(operations.provision_started(&other, "a"), Duration::ZERO);

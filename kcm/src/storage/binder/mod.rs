@@ -1,5 +1,5 @@
-//! persistentvolume-binder-controller: binds claims to volumes, requests volumes from provisioners, and reclaims volumes
-//! whose claims were deleted.
+//! persistentvolume-binder-controller: binds claims to volumes, requests volumes from provisioners, and reclaims
+//! volumes whose claims were deleted.
 //!
 //! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write contains the
 //! version that was decided on, so that no claim or volume is bound twice: not after a crash between writes, and not

@@ -31,7 +31,7 @@ const FIRST_EVENT_AFTER: Duration = Duration::from_secs(5);
 /// Method by which a class provisions volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provisioning {
-    /// By a provisioner of this name outside this process.
+    /// By a provisioner with this name outside this process.
     External(String),
     /// Directories of the host.
     HostPath,
@@ -41,8 +41,8 @@ pub enum Provisioning {
     Impossible(String),
 }
 
-/// Decides how the class of this name provisions volumes; `class` is `None` if there is none. `is_dynamic` is false if
-/// provisioning is disabled.
+/// Decides how the class with this name provisions volumes; `class` is `None` if there is none. `is_dynamic` is false
+/// if provisioning is disabled.
 pub fn provisioning(name: &str, class: Option<&StorageClass>, is_dynamic: bool) -> Provisioning {
     if !is_dynamic {
         return Provisioning::Disabled;

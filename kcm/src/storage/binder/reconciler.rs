@@ -57,7 +57,7 @@ impl Binder {
         active_users(self.pods.by_index(&pods_by_claim(), using_claim(&claim.namespace, &claim.name)), claim)
     }
 
-    /// Returns true if there is a node of this name.
+    /// Returns true if there is a node with this name.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.as_ref().is_some_and(|nodes| nodes.get(&ObjectKey::new("", name)).is_some())
     }

@@ -1,6 +1,7 @@
 //! Pods that wipe volumes: their templates, and the fields that depend on the volume.
 //!
-//! Upstream: pkg/volume, NewPersistentVolumeRecyclerPodTemplate; and the Recycle functions of pkg/volume/hostpath and nfs.
+//! Upstream: pkg/volume, NewPersistentVolumeRecyclerPodTemplate; and the Recycle functions of pkg/volume/hostpath and
+//! nfs.
 
 use anyhow::Context as _;
 use component::flags::Values;
@@ -109,7 +110,7 @@ pub fn pod_name(volume: &str) -> String {
     format!("{NAME_PREFIX}{volume}")
 }
 
-/// Returns the volume that a pod of this name wipes.
+/// Returns the volume that a pod with this name wipes.
 pub fn volume_of(pod: &str) -> Option<&str> {
     pod.strip_prefix(NAME_PREFIX)
 }

@@ -45,7 +45,7 @@ pub struct Recycling {
 }
 
 impl Recycling {
-    /// Returns the last pod of a volume of this name.
+    /// Returns the last pod of a volume with this name.
     pub fn get(&self, volume: &Str) -> Option<Run> {
         lock(&self.runs).get(volume).cloned()
     }

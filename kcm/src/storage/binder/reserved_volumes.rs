@@ -1,4 +1,5 @@
-//! Volumes by the claim that they refer to. Each bound volume is here, so that an entry takes as little memory as possible.
+//! Volumes by the claim that they refer to. Each bound volume is here, so that an entry takes as little memory as
+//! possible.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -105,7 +106,7 @@ impl ReservedVolumes {
         }
     }
 
-    /// Returns the volumes that refer to a claim of this name, regardless of its uid, sorted by name.
+    /// Returns the volumes that refer to a claim with this name, regardless of its uid, sorted by name.
     pub fn of(&self, claim: &ObjectKey) -> &[Arc<PersistentVolume>] {
         let claim = (&*claim.namespace, &*claim.name);
         let group = self.groups.find(self.hasher.hash_one(claim), |group| group.claim() == claim);

@@ -130,7 +130,7 @@ impl VolumeIndex {
         }
     }
 
-    /// Returns the volumes that refer to a claim of this name, regardless of its uid.
+    /// Returns the volumes that refer to a claim with this name, regardless of its uid.
     pub fn reserved_for(&self, claim: &ObjectKey) -> impl Iterator<Item = &Arc<PersistentVolume>> {
         self.reserved.of(claim).iter()
     }
@@ -160,7 +160,8 @@ impl VolumeIndex {
         usable.min_by_key(|volume| (volume.modes().len(), volume.modes()))
     }
 
-    /// Searches sets of access modes before `limit`, where a reserved volume is chosen instead.
+    /// Searches the sets of access modes that come before `limit`, which is the set of the reserved volume: from there
+    /// on, that volume is preferred.
     fn find_free(
         &self,
         claim: &PersistentVolumeClaim,

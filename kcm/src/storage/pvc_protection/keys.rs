@@ -22,8 +22,8 @@ pub struct Keys {
 impl Keys {
     /// Adds a claim that lacks the condition, or whose finalizer has to be added or may be removed.
     ///
-    /// A claim that is tracked from now on is added as well. Its condition may be outdated: changes of pods did not matter
-    /// before the claim was bound, or there was no leader.
+    /// A claim that is tracked from now on is added as well. Its condition may be outdated: changes of pods did not
+    /// matter before the claim was bound, or there was no leader.
     pub fn claim_changed(&self, change: &Change<'_, PersistentVolumeClaim>) {
         let Some(claim) = change.new else { return };
         let is_newly_tracked = is_tracked(claim) && !change.old.is_some_and(|old| is_tracked(old));

@@ -35,8 +35,8 @@ const QUEUE: &str = "pvcprotection";
 /// many workers mean few lists. Writes are limited by the client's rate.
 const WORKERS: usize = 64;
 
-/// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes, so that as many
-/// claims are released per second as in upstream, whose writes are based on the cache.
+/// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes, so that as
+/// many claims are released per second as in upstream, whose writes are based on the cache.
 const QPS_FACTOR: u16 = 2;
 const BURST_FACTOR: u32 = 2;
 

@@ -65,7 +65,7 @@ pub struct Protection {
     pub users: SharedReads<Users>,
     /// Writes claims.
     pub writer: Writer,
-    /// Own writes that the cache does not contain yet.
+    /// Writes by this process that the cache does not contain yet.
     pub consistency: Consistency,
     /// The queue of claims.
     pub queue: Arc<Queue<ObjectKey>>,
@@ -156,7 +156,8 @@ impl Protection {
         Ok(Outcome::Done)
     }
 
-    /// Writes the condition, from the whole claim that was kept at the cached version or that is read from the API server.
+    /// Writes the condition, from the whole claim that was kept at the cached version or that is read from the API
+    /// server.
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
         if let Some(whole) = self.used.take(cached) {
             match self.put_condition(cached, whole.bytes(), unused).await {

@@ -210,8 +210,8 @@ impl UsedVolumes {
         lock(&self.0)
     }
 
-    /// Records how a pod uses its volumes. Returns the conflicts that are new, each from both sides: none for a volume that
-    /// is used as before.
+    /// Records how a pod uses its volumes. Returns the conflicts that are new, each from both sides: none for a volume
+    /// that is used as before.
     pub fn put(&self, pod: &ObjectKey, volumes: Vec<Volume>) -> Vec<Conflict> {
         let mut state = self.lock();
         let names: Vec<Str> = volumes.iter().map(|volume| volume.name.clone()).collect();

@@ -102,7 +102,8 @@ impl CronJobs {
         run
     }
 
-    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key. If not, the key is requeued once they
+    /// do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.cron_jobs, wake()) && self.consistency.caught_up(key, &self.jobs, wake())
@@ -344,7 +345,7 @@ impl CronJobs {
         true
     }
 
-    /// Creates the Job of a run and lists it. A Job of that name that this CronJob owns is listed too: it exists, but
+    /// Creates the Job of a run and lists it. A Job with that name that this CronJob owns is listed too: it exists, but
     /// is missing in the status.
     async fn create(
         &self,
@@ -369,8 +370,8 @@ impl CronJobs {
                 let key = ObjectKey::new(cron_job.meta.namespace.clone(), name);
                 let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?))?;
                 if !job.is_controlled_by(&cron_job.meta.uid) {
-                    // Differs from upstream, which records no event, and starts no later run until the CronJob or one of
-                    // its Jobs changes.
+                    // Differs from upstream, which records no event, and starts no later run until the CronJob or one
+                    // of its Jobs changes.
                     let message = format!("Error creating job: {key} exists and is not controlled by the CronJob");
                     self.warn(cron_job, "FailedCreate", message);
                     return Ok(());

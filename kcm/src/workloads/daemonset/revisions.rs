@@ -1,4 +1,4 @@
-//! A DaemonSet's revisions: found, created, labelled, numbered, and duplicates removed.
+//! Finds, creates, labels and numbers a DaemonSet's revisions, and removes duplicates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +124,8 @@ impl DaemonSets {
         }
     }
 
-    /// Counts a collision of a revision's name with another template's, so that the next attempt has another hash.
+    /// Counts a collision of a revision's name with that of another template's revision, so that the next attempt has
+    /// another hash.
     async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
         let resource = &DaemonSet::RESOURCE;
         let known = work.set.status.collision_count;

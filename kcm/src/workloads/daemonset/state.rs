@@ -47,6 +47,6 @@ pub struct Work<'a> {
     pub owned: usize,
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
-    /// The cache contained all earlier own deletions when the pods were read from it.
+    /// The cache contained all earlier deletions by this process when the pods were read from it.
     pub are_deletions_cached: bool,
 }

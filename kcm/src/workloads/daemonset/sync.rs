@@ -92,8 +92,8 @@ impl DaemonSets {
         finish(&self.queue, key, [acted.again, available, wait].into_iter().flatten().min(), failure)
     }
 
-    /// Returns the places of a DaemonSet's pods. The comparison of a large placement with many nodes must not delay other
-    /// tasks.
+    /// Returns the places of a DaemonSet's pods. The comparison of a large placement with many nodes must not delay
+    /// other tasks.
     async fn places(
         &self,
         placement: &Arc<Placement>,
@@ -141,7 +141,8 @@ impl DaemonSets {
         self.debouncer.forget(key);
     }
 
-    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key. If not, the key is requeued once they
+    /// do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;
@@ -190,7 +191,7 @@ impl DaemonSets {
         }
     }
 
-    /// Creates, deletes and replaces pods, unless the cache does not contain an earlier own deletion yet.
+    /// Creates, deletes and replaces pods, unless the cache lacks an earlier deletion by this process.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &TemplateRevisions) -> ActionResult {
         if !work.are_deletions_cached {
             return ActionResult { again: Some(handover::RECHECK_DELAY), ..ActionResult::default() };

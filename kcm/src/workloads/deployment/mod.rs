@@ -35,7 +35,7 @@ const COMPONENT: &str = "deployment-controller";
 
 /// Shortest time between two reconciles for changes of ReplicaSets' statuses.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of that time, while they keep changing.
+/// Maximum of [`STATUS_WINDOW`], reached while they keep changing.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller.

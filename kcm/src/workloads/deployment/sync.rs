@@ -75,7 +75,7 @@ struct Work<'a> {
     sets: Sets,
     /// The status with the conditions that record the actions so far.
     noted: DeploymentStatus,
-    /// The cache contained all earlier own deletions when the sets were read from it.
+    /// The cache contained all earlier deletions by this process when the sets were read from it.
     are_deletions_cached: bool,
     now: Time,
 }
@@ -155,7 +155,8 @@ impl Deployments {
         }
     }
 
-    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key. If not, the key is requeued once they
+    /// do.
     fn caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.deployments, wake())

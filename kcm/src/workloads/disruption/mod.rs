@@ -34,7 +34,7 @@ const COMPONENT: &str = "controllermanager";
 
 /// Minimum time over which changes of pods are coalesced if they cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of that time, reached while many pods change.
+/// Maximum of [`STATUS_WINDOW`], reached while many pods change.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

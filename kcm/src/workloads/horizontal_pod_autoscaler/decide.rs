@@ -39,8 +39,8 @@ impl Draft {
 
     /// Sets a condition; its time changes with its status only.
     ///
-    /// Long messages are truncated: they may contain the selector of a custom resource's scale, and a status that is too
-    /// large could never be written.
+    /// Long messages are truncated: they may contain the selector of a custom resource's scale, and a status that is
+    /// too large could never be written.
     pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
         let message = shortened(message.to_owned(), MAX_MESSAGE_BYTES);
         let message = message.as_str();

@@ -188,8 +188,8 @@ mod tests {
         Selector::parse(&Interner::default(), text).expect("well-formed")
     }
 
-    /// Adapters parse the selectors again: KEDA accepts equalities only, and prometheus-adapter matches a set as a regular
-    /// expression.
+    /// Adapters parse the selectors again: KEDA accepts equalities only, and prometheus-adapter matches a set as a
+    /// regular expression.
     #[test]
     fn metric_request_has_upstreams_query() {
         let labels = Selector::of_labels(&Interner::default(), [("scaledobject.keda.sh/name", "x")]);

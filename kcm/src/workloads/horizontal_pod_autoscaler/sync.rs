@@ -114,7 +114,7 @@ impl Reconcile for Autoscalers {
 
 impl Autoscalers {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        // Waits until the cache contains the last own write of the autoscaler.
+        // Waits until the cache contains this process's last write of the autoscaler.
         let autoscaler = match self.autoscalers.read_settled(key, self.queue.waker(key)) {
             Cached::Current(autoscaler) => autoscaler,
             Cached::Absent => {
@@ -144,8 +144,8 @@ impl Autoscalers {
         }
     }
 
-    /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early is
-    /// returned as an error, with the status written.
+    /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early
+    /// is returned as an error, with the status written.
     async fn adjust(
         &self,
         key: &ObjectKey,

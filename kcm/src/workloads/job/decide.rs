@@ -37,7 +37,7 @@ pub struct View<'a> {
     pub settled: &'a HashSet<Uid>,
     /// Failures before this reconcile.
     pub backoff: Backoff,
-    /// The cache contains all earlier own deletions.
+    /// The cache contains all earlier deletions by this process.
     pub are_deletions_cached: bool,
     /// The current time.
     pub now: Timestamp,

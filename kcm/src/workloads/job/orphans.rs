@@ -107,8 +107,8 @@ impl Orphans {
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// Reads a pod again. Returns `None` if it no longer has the finalizer, or if the cache does not contain the last
-    /// own write yet, most often its release; then the pod is requeued once it does.
+    /// Reads a pod again. Returns `None` if it no longer has the finalizer, or if the cache does not contain this
+    /// process's last write yet, most often its release; then the pod is requeued once it does.
     fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
         let key = pod.meta.key();
         let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();

@@ -12,7 +12,8 @@ use super::manage::NewPod;
 const INDEX_VARIABLE: FieldEnv<'_> =
     FieldEnv { name: "JOB_COMPLETION_INDEX", path: "metadata.labels['batch.kubernetes.io/job-completion-index']" };
 
-/// Maximum length of the prefix of a generated name, in bytes. Upstream: apiserver/pkg/storage/names, MaxGeneratedNameLength.
+/// Maximum length of the prefix of a generated name, in bytes. Upstream: apiserver/pkg/storage/names,
+/// MaxGeneratedNameLength.
 const MAX_PREFIX_BYTES: usize = 58;
 
 /// Returns the `Pod` message of a new pod, in this PodGroup if there is one. Upstream: pkg/controller/job, manageJob.

@@ -498,7 +498,8 @@ impl Jobs {
         (PodChanges { created, ..PodChanges::default() }, failure)
     }
 
-    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key. If not, the key is requeued once they
+    /// do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         let consistency = &self.control.consistency;

@@ -30,11 +30,12 @@ const MAX_UNCOUNTED: usize = 500;
 pub struct Account {
     /// The status with everything that has to be counted.
     pub status: JobStatus,
-    /// The status must be written before any finalizer is removed: the maximum delay of both.
+    /// Set if the status must be written before any finalizer is removed: the maximum delay of that write and of the
+    /// removals.
     pub flush: Option<Duration>,
-    /// The counts differ: the maximum delay of their write.
+    /// Set if the counts have changed: the maximum delay of their write.
     pub counts: Option<Duration>,
-    /// The maximum delay of counters after the finalizers were removed.
+    /// The maximum delay of the write of the counters after the finalizers were removed.
     pub write_delay: Duration,
     /// Pods whose finalizer may be removed after that.
     pub release: Vec<Arc<Pod>>,

@@ -52,7 +52,7 @@ struct Work<'a, K> {
     active: Vec<Arc<Pod>>,
     /// Its pods that are being deleted.
     terminating: usize,
-    /// The cache contained all earlier own deletions when the pods were read from it.
+    /// The cache contained all earlier deletions by this process when the pods were read from it.
     are_deletions_cached: bool,
 }
 
@@ -112,8 +112,8 @@ impl<K: PodSet> PodSets<K> {
         self.debouncer.forget(key);
     }
 
-    /// Returns true if the caches contain all own writes for a key, and the last own write of the set. If not, the key
-    /// is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key, and its last write of the set. If not,
+    /// the key is requeued once they do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())

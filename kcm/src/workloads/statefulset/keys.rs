@@ -23,7 +23,7 @@ pub struct Wiring<'a> {
     pub claims: &'a Arc<Store<PersistentVolumeClaim>>,
     /// The controller's queue.
     pub queue: &'a Arc<Queue<ObjectKey>>,
-    /// Own writes; those of deleted StatefulSets are forgotten.
+    /// Writes by this process; those of deleted StatefulSets are forgotten.
     pub consistency: &'a Arc<Consistency>,
     /// Revisions of templates; those of deleted StatefulSets are forgotten.
     pub memory: &'a Arc<Memory>,

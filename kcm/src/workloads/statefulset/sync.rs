@@ -191,7 +191,8 @@ impl StatefulSets {
         input.plan()
     }
 
-    /// Returns true if the caches contain all own writes for a key. If not, the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key. If not, the key is requeued once they
+    /// do.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.consistency.caught_up(key, &self.sets, wake())

@@ -43,7 +43,7 @@ pub struct HorizontalPodAutoscaler {
     raw: Arc<[u8]>,
 }
 
-/// An object of the same namespace, of any kind.
+/// An object in the same namespace, of any kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ObjectRef {
     /// Kind.

@@ -7,7 +7,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
-/// Returns the claim to create for the generic ephemeral volume of this name: the labels, annotations and spec of its
+/// Returns the claim to create for the generic ephemeral volume with this name: the labels, annotations and spec of its
 /// template, owned by the pod. `pod` is a whole Pod message. `None` if the pod has no such volume.
 ///
 /// # Errors

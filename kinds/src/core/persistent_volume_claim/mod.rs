@@ -86,7 +86,7 @@ pub struct CommonProperties {
     pub request: Str,
     /// `spec.storageClassName`, which may be empty; `None` if absent. See [`PersistentVolumeClaim::class`].
     pub spec_class: Option<Str>,
-    /// The form in which containers get its volume.
+    /// `spec.volumeMode`: its volume is a file system or a block device for containers.
     pub volume_mode: VolumeMode,
     /// `spec.dataSource` is set.
     pub has_data_source: bool,
@@ -164,7 +164,8 @@ impl PersistentVolumeClaim {
         Amount::parse(&self.request)
     }
 
-    /// Returns the capacity of storage of its volume, by its status; `None` if there is none or it cannot be read.
+    /// Returns the storage capacity of its volume, as its status reports it; `None` if there is none or it cannot be
+    /// read.
     pub fn storage_capacity(&self) -> Option<Amount> {
         Amount::parse(&self.capacity)
     }

@@ -13,9 +13,9 @@ use crate::wire::{WireError, fields, find, find_str, map_entry};
 pub struct Ending {
     /// Completion index, if it has a valid one.
     pub index: Option<i32>,
-    /// Number of counted failures of its index before it.
+    /// Number of earlier pods of its index whose failures counted.
     pub failures: i32,
-    /// Number of ignored failures of its index before it.
+    /// Number of earlier pods of its index whose failures were ignored.
     pub ignored_failures: i32,
     /// Names and nonzero exit codes of terminated containers; init containers come last.
     pub exit_codes: Vec<(Str, i32)>,
@@ -40,7 +40,8 @@ impl Ending {
         }
     }
 
-    /// Reads annotations, the grace period and the status; `sidecars` are the names of the restartable init containers, sorted.
+    /// Reads annotations, the grace period and the status; `sidecars` are the names of the restartable init containers,
+    /// sorted.
     pub(super) fn read(
         &mut self,
         interner: &Interner,
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn finish_time_is_that_of_the_last_container_or_of_readiness() {
+    fn finish_time_is_the_end_of_the_last_container_or_of_readiness() {
         let main = |ended| ContainerEnding { name: "main", restarts: 1, ended };
         let side = |ended| ContainerEnding { name: "sidecar", restarts: 2, ended };
         for (regular, init, unready, expected) in [

@@ -253,7 +253,8 @@ impl Kind for Pod {
 }
 
 impl Pod {
-    /// Reads the relevant fields of the spec; returns the names of its sidecars, sorted: a pod may have tens of thousands.
+    /// Reads the relevant fields of the spec; returns the names of its sidecars, sorted: a pod may have tens of
+    /// thousands.
     fn read_spec<'a>(&mut self, context: &Decode, spec: &'a [u8]) -> Result<Vec<&'a str>, WireError> {
         let mut sidecars = Vec::new();
         for field in fields(spec) {

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_containers_precede_those_of_sidecars_and_init_containers_have_none() {
+    fn named_ports_are_those_of_containers_then_those_of_sidecars() {
         let interner = Interner::default();
         let (mut spec, mut status) = (Vec::new(), Vec::new());
         put_container(&mut spec, pod_spec::INIT_CONTAINERS, "", "init", 1);

@@ -73,9 +73,9 @@ fn v6(interfaces: &[&InstanceNetworkInterface]) -> Vec<Address> {
     first.filter_map(|text| ip(AddressKind::InternalIP, text)).collect()
 }
 
-/// Returns the addresses of a Fargate node that was found by the address `ip`: one of each family, and the name. Upstream:
-/// cloud-provider-aws, pkg/providers/v1/variant/fargate, NodeAddresses; it repeats the name for each family, which the
-/// API server refuses.
+/// Returns the addresses of a Fargate node that was found by the address `ip`: one of each family, and the name.
+/// Upstream: cloud-provider-aws, pkg/providers/v1/variant/fargate, NodeAddresses; it repeats the name for each family,
+/// which the API server refuses.
 pub(crate) fn fargate_addresses(interface: &types::NetworkInterface, ip: IpAddr, families: &[Family]) -> Vec<Address> {
     let of_family = |family: &Family| match family {
         Family::V4 => interface.private_ip_address(),

@@ -13,8 +13,8 @@ pub(crate) const SERVICE: &str = "kubernetes.io/service-name";
 pub(crate) const UID: &str = "kubernetes.io/service-uid";
 /// The cluster's name. Upstream: AWS Load Balancer Controller, TagKeyK8sCluster.
 pub(crate) const CONTROLLER_CLUSTER: &str = "elbv2.k8s.aws/cluster";
-/// The purpose of a resource of the whole cluster, such as the controller's backend security group, which is never used or
-/// changed here. Upstream: AWS Load Balancer Controller, TagKeyResource.
+/// The purpose of a resource of the whole cluster, such as the controller's backend security group, which is never used
+/// or changed here. Upstream: AWS Load Balancer Controller, TagKeyResource.
 pub(crate) const CONTROLLER_RESOURCE: &str = "elbv2.k8s.aws/resource";
 /// The cluster whose load balancers share a security group; only this provider writes the tag.
 pub(crate) const BACKEND: &str = "kubernetes.io/load-balancer-backend";

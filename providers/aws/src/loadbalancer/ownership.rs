@@ -26,7 +26,7 @@ pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
     tags.keys().any(|key| key.starts_with(CLUSTER_PREFIX) && *key != cluster.key())
 }
 
-/// Returns true if a security group is the one that all load balancers of the cluster of this name share.
+/// Returns true if a security group is the one that all load balancers of the cluster with this name share.
 ///
 /// A Service can put any tag on its own security group, so a group with the tags of a Service is never the shared one.
 pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool {
@@ -173,7 +173,8 @@ pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
     [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
 }
 
-/// Returns true if tags may be a part of the tags that a resource was created with. The others may become visible later.
+/// Returns true if tags may be a part of the tags that a resource was created with. The others may become visible
+/// later.
 pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let has = |key: &str| tags.contains_key(key);
     let service = has(SERVICE) || has(STACK);

@@ -109,7 +109,7 @@ pub(crate) enum Step {
     DeleteListener {
         arn: String,
     },
-    /// Of a resource by its ARN, or a security group by its id.
+    /// Adds tags to a security group, given by its id, or to any other resource, given by its ARN.
     AddTags {
         arn: String,
         tags: Tags,
@@ -165,7 +165,7 @@ impl Step {
         matches!(self, Self::Deregister { .. })
     }
 
-    /// Returns true if the step is an intermediate state, in which a listener sends traffic to several groups.
+    /// Returns true if the step leads to an intermediate state, in which a listener sends traffic to several groups.
     pub(crate) fn is_on_the_way(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }

@@ -73,7 +73,7 @@ pub(crate) fn nodes(numbers: impl IntoIterator<Item = u8>) -> Targets {
     Targets::nodes(numbers.into_iter().map(node).collect::<Vec<_>>())
 }
 
-/// A ready endpoint behind the Service's port of this name.
+/// A ready endpoint behind the Service's port with this name.
 pub(crate) fn endpoint(port_name: &str, address: [u8; 4], port: u16) -> EndpointTarget {
     EndpointTarget {
         port_name: port_name.into(),

@@ -90,8 +90,8 @@ impl RouteInstances {
         Ok(ids.into_iter().map(name).collect())
     }
 
-    /// Stores the provider IDs of known instances as their Nodes spell them. A listed route whose instance is spelled in
-    /// another way would be set on each pass, although it exists.
+    /// Stores the provider IDs of known instances as their Nodes spell them. A listed route whose instance is spelled
+    /// in another way would be set on each pass, although it exists.
     pub(crate) fn learn<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
         let mut known = self.known();
         for spec in specs {

@@ -173,7 +173,7 @@ async fn automatic_instances_appear_and_stay_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn targets_have_health() {
+async fn health_of_a_target_follows_its_instance_and_can_be_set() {
     let cloud = cloud(MockConfig { health_millis: 10_000, ..MockConfig::default() });
     let ids = ["a", "b", "c"].map(|name| cloud.add_instance(&InstanceConfig::named(name)));
     let node = |id: &String| NodeTarget { provider_id: Some(id.clone()), ..NodeTarget::default() };

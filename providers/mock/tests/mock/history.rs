@@ -159,8 +159,8 @@ impl History {
         }
     }
 
-    /// Sets a random route to an instance, and updates the model by the cloud's routes before and after the call: a failed
-    /// call is not retried, and may still have changed the route.
+    /// Sets a random route to an instance, and updates the model by the cloud's routes before and after the call: a
+    /// failed call is not retried, and may still have changed the route.
     async fn change_route(&mut self, name: String) {
         let third = self.rng.random_range(0..4);
         let destination: IpNet = format!("10.244.{third}.0/24").parse().expect("a network");

@@ -27,7 +27,7 @@ async fn rotated_authority_is_reloaded() {
     until("the old connection is closed", async || bed.server.open.load(Ordering::SeqCst) == 1).await;
     let metrics = Metrics::new();
     metrics.rest_client(&clients.metrics);
-    until("the replacements are counted, of the own connections and of those of service accounts", async || {
+    until("replaced connections of the process itself and of its accounts are counted", async || {
         let text = metrics.text();
         [
             "rest_client_transport_cache_entries 2",
@@ -82,8 +82,8 @@ async fn token_file_overrides_the_token_and_is_reloaded() {
     .await;
 }
 
-/// Writes the output of the exec plugin: a certificate of this name, and a token unless it is empty. Returns the certificate
-/// in DER.
+/// Writes the output of the exec plugin: a certificate with this name, and a token unless it is empty. Returns the
+/// certificate in DER.
 fn write_credential(bed: &Bed, name: &str, token: &str) -> Vec<u8> {
     let signed = bed.authority.sign(name);
     let mut status = json!({"clientCertificateData": signed.certificate, "clientKeyData": signed.key});

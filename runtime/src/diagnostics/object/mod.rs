@@ -465,7 +465,7 @@ fn owner_summary(owner: &OwnerRef, state: OwnerState) -> String {
     let state = match state {
         OwnerState::Exists => "exists",
         OwnerState::BeingDeleted => "is being deleted",
-        OwnerState::Replaced => "replaced by another object of that name",
+        OwnerState::Replaced => "replaced by another object with the same name",
         OwnerState::Deleted => "no longer exists",
         OwnerState::Unknown => "its kind is not watched here",
     };

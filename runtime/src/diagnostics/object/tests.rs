@@ -1,4 +1,4 @@
-//! Reports about objects in each situation.
+//! Reports about objects: the reasons why an object waits, and the responsible party of each.
 
 use kinds::meta::Time;
 
@@ -150,7 +150,7 @@ fn standby_and_missing_owners_are_reported() {
 }
 
 #[test]
-fn kind_matches_by_kind_plural_and_group() {
+fn resource_matches_its_kind_or_plural_name_with_or_without_its_group() {
     let resource =
         Resource { group: "apps", version: "v1", kind: "Deployment", plural: "deployments", namespaced: true };
     for (word, yes) in [

@@ -99,7 +99,8 @@ pub trait Source: Send + Sync {
     ///
     /// Costs O(n). Use it for reports, never in a reconcile of one key.
     fn each(&self, visit: &mut dyn FnMut(&Meta));
-    /// Returns true if the metadata of an object satisfies `matches`. Copies nothing, and stops at the first such object.
+    /// Returns true if the metadata of an object satisfies `matches`. Copies nothing, and stops at the first such
+    /// object.
     fn any(&self, matches: &mut dyn FnMut(&Meta) -> bool) -> bool;
     /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;
@@ -433,8 +434,8 @@ impl EveryKind {
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
-    /// Returns the watched kinds that are no longer requested, or no longer served as they are watched: a definition may
-    /// have been replaced by one of another scope or plural name. A kind whose group is unavailable is kept.
+    /// Returns the watched kinds that are no longer requested, or no longer served as they are watched: a definition
+    /// may have been replaced by one of another scope or plural name. A kind whose group is unavailable is kept.
     fn kinds_to_remove(&self, snapshot: &Snapshot) -> Vec<Resource> {
         // Several resources may have one kind, of which a lookup by kind finds one.
         let preferred: HashSet<Resource> =

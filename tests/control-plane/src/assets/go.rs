@@ -131,7 +131,8 @@ pub fn lock(path: &Path) -> Result<FileLock> {
     Ok(lock)
 }
 
-/// Gives a file that root has made in a user's cache to the owner of its folder, who needs it without root rights later.
+/// Gives a file that root has made in a user's cache to the owner of its folder, who needs it without root rights
+/// later.
 ///
 /// # Errors
 /// When the kernel refuses.

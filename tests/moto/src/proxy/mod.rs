@@ -99,7 +99,7 @@ impl Proxy {
         aws: Aws,
         (model, reachability): (Arc<Model>, Arc<Reachability>),
     ) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for the proxy before moto")?;
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("listen for the proxy in front of moto")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             moto,
@@ -172,7 +172,8 @@ impl Proxy {
         self.state().blackholes.insert(instance.to_owned());
     }
 
-    /// Gives load balancers the DNS names of Network Load Balancers; those of moto are of Classic ones.
+    /// Gives load balancers the DNS names that AWS gives to Network Load Balancers; moto gives them those of Classic
+    /// Load Balancers.
     pub fn name_network_balancers(&self) {
         self.state().network_names = true;
     }

@@ -56,7 +56,8 @@ impl Reachability {
         *self.state() = State { ignored: Some(reason.to_owned()), ..State::default() };
     }
 
-    /// Sets the load balancers whose targets are opened by their users, by the beginnings of their names: they are reached.
+    /// Sets the load balancers whose targets are opened by their users, by the beginnings of their names: they are
+    /// reached.
     pub(crate) fn set_opened(&self, names: BTreeSet<String>) {
         self.state().opened = names;
     }

@@ -66,8 +66,8 @@ fn allows(rules: &[Rule], source: &Source, protocol: &str, port: i32) -> bool {
 }
 
 /// Returns true if rules allow all packets of a target group: traffic, as pairs of protocol and port, and health checks
-/// at the port `probe`. A load balancer without security groups sends traffic from the addresses of clients: a rule that
-/// allows any range is enough.
+/// at the port `probe`. A load balancer without security groups sends traffic from the addresses of clients: a rule
+/// that allows any range is enough.
 fn reaches(rules: &[Rule], source: &Source, traffic: &[(&str, i32)], probe: i32) -> bool {
     let allows_clients = |protocol: &str, port: i32| {
         source.groups.is_empty() && rules.iter().any(|rule| rule.fits(protocol, port) && !rule.range.is_empty())

@@ -332,8 +332,8 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Creates the resources of cloud-provider-aws for a Service, with one target. Returns the ARNs of the load balancer, its
-/// target group and its listener.
+/// Creates the resources of cloud-provider-aws for a Service, with one target. Returns the ARNs of the load balancer,
+/// its target group and its listener.
 async fn create_as_cloud_provider_aws(moto: &Moto, one: &LoadBalancerSpec, instance: &Instance) -> Result<[String; 3]> {
     let (name, service) = (one.id.default_name(), format!("default/{}", one.id.name));
     let tag = format!("kubernetes.io/cluster/{CLUSTER}");
@@ -439,7 +439,7 @@ pub async fn refused_target_does_not_affect_the_others(_: Space) -> Result<()> {
     let instances = moto.run(4).await?;
     let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
-    // The first three attempts contain the bad one: all four, two, and it alone.
+    // Three attempts contain the refused target: all four, then two, then this one alone.
     let bad = Effect::refused("InvalidTarget", "the instance is not in the network");
     moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", bad) });
     let ensured = balancers.ensure(&one, &targets(&instances)).await?;
@@ -541,8 +541,8 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
             Ok(())
         })
         .await?;
-        // A change of the Service causes another attempt. It succeeds, because the permission is there now, and records no
-        // second Event.
+        // A change of the Service causes another attempt. It succeeds, because the permission is there now, and records
+        // no second Event.
         let attempts = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
         ensure!(attempts == 1, "{attempts} attempts");
         bed.moto.proxy.disarm();

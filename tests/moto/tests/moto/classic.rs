@@ -214,7 +214,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
         "the old one does not have the new instances"
     );
 
-    // The time for clients has passed.
+    // The time that clients have to switch to the new load balancer has passed.
     let name = one.id.default_name();
     let tag = [("LoadBalancerNames.member.1", &*name), ("Tags.member.1.Key", REPLACED), ("Tags.member.1.Value", "1")];
     moto.aws.call(Service::Classic, "AddTags", &tag).await?;

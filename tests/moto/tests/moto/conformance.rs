@@ -91,7 +91,7 @@ impl Fixture for MotoFixture {
     async fn fail_reads(&self, failure: ReadFailure) -> Result<(), FixtureError> {
         let effect = match failure {
             ReadFailure::Denied => Effect::refused("UnauthorizedOperation", "no"),
-            // Without a time, pauses grow up to half a minute.
+            // Without a Retry-After header, delays grow up to half a minute.
             ReadFailure::Throttled => Effect::Throttle { retry_after: Some(1) },
             ReadFailure::Outage => Effect::Outage,
         };
@@ -99,7 +99,7 @@ impl Fixture for MotoFixture {
         Ok(())
     }
 
-    /// A number of reads in place of a time.
+    /// moto delays visibility by a number of reads, not by a time.
     async fn delay_visibility(&self, _: Duration) -> Result<(), FixtureError> {
         self.moto.proxy.delay_visibility(2);
         Ok(())

@@ -77,8 +77,8 @@ pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Res
     Ok(())
 }
 
-/// The Service needs less when the next process brings it to its desired state, and is deleted immediately after that. The
-/// target group that it no longer needs was visible at no time.
+/// The Service has fewer ports when the next process brings it to its desired state, and is deleted immediately after
+/// that. The next process never sees the target group that is no longer needed before the deletion.
 pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -129,8 +129,8 @@ async fn ensure_after_delay(
     Ok(balancers.ensure(one, all).await?)
 }
 
-/// The Service changes back before the next process, which does not see the target group that an earlier one created last.
-/// It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is sufficient.
+/// The Service changes back before the next process, which does not see the target group that an earlier one created
+/// last. It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is sufficient.
 pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Space) -> Result<()> {
     const VISIBLE: Duration = Duration::from_secs(5);
     let moto = Moto::start(CLUSTER).await?;
@@ -199,8 +199,8 @@ pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(
     has_no_resources(&moto).await
 }
 
-/// A new Service is deleted while the load balancer of another one, which an earlier process created, is not visible yet:
-/// the rules and the security group that both use stay.
+/// A new Service is deleted while the load balancer of another one, which an earlier process created, is not visible
+/// yet: the rules and the security group that both use stay.
 pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_invisible(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -220,8 +220,8 @@ pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_i
     has_no_resources(&moto).await
 }
 
-/// The Service changes before the next process starts; AWS returns to it, as created, a resource of the earlier
-/// process.
+/// The Service changes before the next process starts; AWS answers its request to create a resource with the one that
+/// the earlier process created.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;

@@ -1,4 +1,5 @@
-//! Load balancers that users made: Services add listeners and target groups to them, and change and delete nothing else.
+//! Load balancers that users made: Services add listeners and target groups to them, and change and delete nothing
+//! else.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;

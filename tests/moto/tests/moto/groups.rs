@@ -1,5 +1,5 @@
-//! Load balancers that several Services share: ports, rules and targets of one Service never affect another, and the last
-//! one deletes everything.
+//! Load balancers that several Services share: ports, rules and targets of one Service never affect another, and the
+//! last one deletes everything.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -201,8 +201,8 @@ pub async fn load_balancer_of_a_group_stays_while_a_new_listener_is_invisible(_:
     Ok(())
 }
 
-/// A process ends right after a Service has joined. The next one deletes the only other Service, and its reads miss the new
-/// listener and its target group.
+/// A process ends right after a Service has joined. The next one deletes the only other Service, and its reads miss the
+/// new listener and its target group.
 pub async fn load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_process_is_invisible(
     _: Space,
 ) -> Result<()> {
@@ -225,8 +225,8 @@ pub async fn load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_proce
     Ok(())
 }
 
-/// Services were deleted without waiting for their cleanup, so that their listeners, target groups and rules are leaked.
-/// The load balancer is deleted with the leaked resources of the last one.
+/// Services were deleted without waiting for their cleanup, so that their listeners, target groups and rules are
+/// leaked. The load balancer is deleted with the leaked resources of the last one.
 pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -6,8 +6,8 @@
 //! rules in nodes' security groups themselves, or a fault refused a rule.
 //!
 //! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
-//! `MOTO_SLOW=1` created resources are visible late, the setup of load balancers fails, network interfaces are kept, and
-//! pages are small.
+//! `MOTO_SLOW=1` created resources are visible late, the setup of load balancers fails, network interfaces are kept,
+//! and pages are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -113,7 +113,8 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// After the deletion of leaked resources that others do not use, the next call for another Service uses the last listing.
+/// After the deletion of leaked resources that others do not use, the next call for another Service uses the last
+/// listing.
 ///
 /// A listing serves for seconds only, so that a pause of the machine needs another attempt.
 pub async fn deletion_of_a_leak_keeps_the_listing(_: Space) -> Result<()> {

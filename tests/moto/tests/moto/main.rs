@@ -128,7 +128,8 @@ fn main() -> std::process::ExitCode {
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},
         tagging::{instances_have_tags_while_they_have_nodes},
         time::{
-            load_balancer_is_created_once_when_it_is_visible_late, another_process_finishes_what_is_visible_late,
+            load_balancer_is_created_once_when_it_is_visible_late,
+            another_process_continues_with_resources_that_are_visible_late,
             deletion_waits_for_tags_that_are_visible_late, named_load_balancer_is_deleted_when_its_tags_are_visible_late,
             failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
             quota_is_reported_and_affects_nothing_else, full_target_group_follows_its_pods,
@@ -150,8 +151,8 @@ fn main() -> std::process::ExitCode {
     run(cases.map(checked).collect())
 }
 
-/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller: `--ignored upstream` runs
-/// them, and builds both programs once, which takes many minutes.
+/// Returns the tests with the real cloud-provider-aws and the real AWS Load Balancer Controller: `--ignored upstream`
+/// runs them, and builds both programs once, which takes many minutes.
 fn with_other_controllers() -> Vec<Case> {
     let cases = cases![Ignored:
         upstream::coexistence::{

@@ -37,8 +37,8 @@ pub async fn nodes_get_the_data_of_their_instances(_: Space) -> Result<()> {
     let second = bed.until_initialized(&instances[1]).await?;
     ensure!(labels(&second)["topology.k8s.aws/zone-id"] == "own" && taints(&second).contains(&"other"), "{second:?}");
 
-    // moto has no data about the network's topology: that costs a few calls, and delays no Node. Until the first response,
-    // which may be slow, each update of the nodes reads it, too.
+    // moto has no topology data: the provider makes a few calls, and no Node is delayed. Until the first response,
+    // which may be slow, each update of the nodes reads the topology, too.
     let topology_reads = bed.moto.proxy.calls_of("DescribeInstanceTopology");
     let updates = started.elapsed().as_secs();
     ensure!((1..=3 + updates).contains(&topology_reads), "{topology_reads} reads of the topology, {updates} updates");
@@ -95,7 +95,7 @@ pub async fn nodes_are_initialized_despite_faults(_: Space) -> Result<()> {
     let denied = || Effect::refused("UnauthorizedOperation", "You are not authorized to perform this operation.");
     for (what, fault) in [
         ("throttled", some("DescribeInstances", Effect::Throttle { retry_after: None })),
-        ("throttled with a time", some("DescribeInstances", Effect::Throttle { retry_after: Some(1) })),
+        ("throttled with a delay", some("DescribeInstances", Effect::Throttle { retry_after: Some(1) })),
         ("an outage", some("DescribeInstances", Effect::Outage)),
         ("responses are lost", some("DescribeInstances", Effect::ResponseLost)),
         ("denied for a while", some("DescribeInstances", denied())),
@@ -113,7 +113,7 @@ pub async fn node_waits_for_an_instance_that_is_not_visible_yet(_: Space) -> Res
     let bed = AwsBed::start().await?;
     let instance = &bed.moto.run(1).await?[0];
     bed.moto.proxy.hide(&instance.id, u64::MAX);
-    // A Node with its real age.
+    // The manager gets the real age of the Node.
     let _manager = bed.ccm_at(&Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register(instance, json!({"spec": {"providerID": instance.provider_id()}})).await?;
     bed.cloud.set_ready_condition(&instance.name, "False").await?;

@@ -83,8 +83,8 @@ async fn check_all_reached(moto: &Moto, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Pods have secondary addresses of a further interface of their node, in another subnet and with another security group
-/// (an ENIConfig). The first pods come after the load balancer, and pods of the host's network are among them.
+/// Pods have secondary addresses of a further interface of their node, in another subnet and with another security
+/// group (an ENIConfig). The first pods come after the load balancer, and pods of the host's network are among them.
 pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -125,8 +125,8 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the node.
-/// The node is excluded from load balancers, or leaves, so that it is not a target itself.
+/// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the
+/// node. The node is excluded from load balancers, or leaves, so that it is not a target itself.
 pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;
@@ -218,8 +218,8 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
     delete(&*balancers, &one.id).await
 }
 
-/// The address of a deleted pod is that of a later one, behind another interface: its security group is opened although the
-/// address was just looked up.
+/// A later pod gets the address of a deleted one, but on another interface: the security group of that interface is
+/// opened although the address was just looked up.
 pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

@@ -108,7 +108,7 @@ pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Re
     Ok(())
 }
 
-/// Takes the cluster's tag from a security group.
+/// Removes the cluster's tag from a security group.
 async fn untag(moto: &Moto, group: &str) -> Result<()> {
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     moto.aws.call(Service::Ec2, "DeleteTags", &[("ResourceId.1", group), ("Tag.1.Key", &key)]).await.map(drop)
@@ -141,8 +141,8 @@ async fn add_rule(moto: &Moto, group: &str, port: &str, description: &str) -> Re
 const RULES_ANYWHERE: &str = r#"{"Statement": [{"Effect": "Allow", "Resource": "*", "Action":
     ["ec2:AuthorizeSecurityGroupIngress", "ec2:ModifySecurityGroupRules", "ec2:RevokeSecurityGroupIngress"]}]}"#;
 
-/// The only security groups of instances have no tag. The rules in them are revoked when the last node with the group
-/// leaves, and with the load balancer, also by other processes. The rules of others stay.
+/// The only security groups of instances have no tag. Their rules are revoked when the last node with the group is
+/// removed, or the load balancer is deleted, even if another process created them. Rules of other clients stay.
 pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let start = async || {
@@ -219,8 +219,8 @@ pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<
     Ok(())
 }
 
-/// A Service has a load balancer with a name of the user's choice, and a copy of the cluster one with the generated name:
-/// neither removes rules of the other. The Service's rules are revoked with it, even by another process.
+/// A Service has a load balancer with a name of the user's choice, and a copy of the cluster one with the generated
+/// name: neither removes rules of the other. The Service's rules are revoked with it, even by another process.
 pub async fn rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -263,8 +263,8 @@ async fn interface_of_pod(moto: &Moto, address: &str) -> Result<String> {
     Ok(group)
 }
 
-/// A pod has a network interface with a security group of its own, as on Fargate: that group is opened, and closed after
-/// the last load balancer.
+/// A pod has a network interface with a security group of its own, as on Fargate: that group is opened, and closed when
+/// the last load balancer is deleted.
 pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let nodes = targets(&moto.run(1).await?).nodes;

@@ -92,7 +92,8 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     let (passes, took) = (bed.moto.proxy.calls_of("DescribeRouteTables") - reads, begun.elapsed());
     ensure!(passes <= 2 + took.as_secs(), "{passes} reads of the table in {took:?}");
 
-    // A node is deleted; another node's instance is terminated, and its successor gets its networks in one step each.
+    // A node is deleted. Another node's instance is terminated; each of its routes is moved to its successor in one
+    // step.
     bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
     table_has(&bed, table, &[(two, 2), (three, 3)]).await?;
     bed.moto.terminate(&three.id).await?;
@@ -113,7 +114,7 @@ pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
     for table in [&bed.moto.network.table, &other] {
         table_has(&bed, table, &[(one, 1), (two, 2)]).await?;
     }
-    // Created later, and without some routes: they are added.
+    // A table that was created later, and one that lost a route: their routes are added.
     let third = bed.moto.add_table().await?;
     table_has(&bed, &third, &[(one, 1), (two, 2)]).await?;
     let network_cidr = networks(1)[0].clone();

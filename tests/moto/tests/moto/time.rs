@@ -53,7 +53,7 @@ pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> 
 }
 
 /// Another process continues after each of the changes, and its first reads miss resources of the first process.
-pub async fn another_process_finishes_what_is_visible_late(_: Space) -> Result<()> {
+pub async fn another_process_continues_with_resources_that_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
     for (delay, nth) in [(1, 2), (2, 3), (1, 4), (2, 5), (3, 6), (2, 8), (1, 30)] {

@@ -88,7 +88,8 @@ impl UsersBalancer {
     }
 }
 
-/// The permission to read records is missing while a Service is deleted after a restart: its targets are not left behind.
+/// The permission to read records is missing while a Service is deleted after a restart: its targets are not left
+/// behind.
 pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let own = moto.run(1).await?;
@@ -200,7 +201,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
         (&untagged, "with the value shared"),
         (&of_others, "put default/web-1 into its tag kubernetes.io/allowed-services"),
         (&pods, "nlb-target-type to ip"),
-        (&udp, "use a target group for TCP, as port 80 has it: this one has UDP"),
+        (&udp, "use a target group for TCP, the protocol of port 80: the protocol of this one is UDP"),
         (&http, "this one has type instance and protocol HTTP"),
         (&elsewhere, "this one is in vpc-"),
         ("arn:aws:elasticloadbalancing:eu-west-1:1:targetgroup/none/1", "use the ARN of a target group that exists"),
@@ -227,7 +228,8 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     delete(&*next, &own.id).await
 }
 
-/// A Service moves from its own load balancer to one target group, to another, and back; the process crashes at changes.
+/// A Service moves from its own load balancer to one target group, to another, and back; the process crashes at
+/// changes.
 pub async fn service_moves_to_target_groups_of_a_user_and_back(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

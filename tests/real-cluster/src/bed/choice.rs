@@ -8,7 +8,7 @@ use crate::occupied::{self, Fit, Occupied};
 pub struct Choice {
     /// Usable ones, best first, each with the sentence about the route that the cluster hides a part of.
     pub usable: Vec<(u8, Option<String>)>,
-    /// A sentence for each range of this machine that excludes others.
+    /// A sentence for each range of this machine that makes an index unusable.
     pub conflicts: Vec<String>,
 }
 

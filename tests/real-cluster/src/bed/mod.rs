@@ -51,8 +51,8 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Claims a free index whose addresses are not in use, and removes the remains of all clusters whose owners and keepers
-    /// were killed.
+    /// Claims a free index whose addresses are not in use, and removes the remains of all clusters whose owners and
+    /// keepers were killed.
     ///
     /// # Errors
     /// When no index is usable; the error has the reasons.
@@ -138,7 +138,7 @@ pub fn branch(index: u8) -> String {
     format!("kcm-cluster-{index}")
 }
 
-/// Returns the name of the machine's network device to a cluster.
+/// Returns the name of the machine's network device for a cluster.
 pub fn device(index: u8) -> String {
     format!("kcm{index}")
 }
@@ -171,8 +171,8 @@ pub fn remove_leaked(index: u8) -> Result<()> {
     Ok(())
 }
 
-/// Removes the leaked resources of clusters whose owners and keepers were killed. Returns the index and a sentence for each
-/// cluster whose resources cannot be removed: they and their record stay for the next attempt.
+/// Removes the leaked resources of clusters whose owners and keepers were killed. Returns the index and a sentence for
+/// each cluster whose resources cannot be removed: they and their record stay for the next attempt.
 fn remove_dead() -> Vec<(u8, String)> {
     let mut failures = Vec::new();
     for index in (0..Addresses::CLUSTERS).filter(|index| folder(*index).exists()) {
@@ -184,7 +184,7 @@ fn remove_dead() -> Vec<(u8, String)> {
     failures
 }
 
-/// Makes a folder that other users can pass through and not open: a lock of theirs on it could stop every cluster.
+/// Makes a folder that other users can traverse but not open: if they locked it, no cluster could start.
 fn make_folder(path: &Path) -> Result<()> {
     const MODE: u32 = 0o711;
     let made = DirBuilder::new().mode(MODE).recursive(true).create(path);
@@ -263,8 +263,8 @@ fn folder(index: u8) -> PathBuf {
     Path::new(ROOT).join(index.to_string())
 }
 
-/// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's is
-/// only tried with the owner's: a keeper that starts at this moment must get its own.
+/// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's
+/// is only tried with the owner's: a keeper that starts at this moment must get its own.
 fn lock_both(index: u8) -> Result<Option<(FileLock, FileLock)>> {
     let Some(owner) = lock(index, OWNER)? else { return Ok(None) };
     Ok(lock(index, KEEPER)?.map(|keeper| (owner, keeper)))

@@ -1,8 +1,8 @@
 //! Configures the cluster's router with the routes and load balancers of the mock cloud.
 //!
-//! Packets to a pod on another node, and packets to a load balancer, pass the router. It has a route for each pod range
-//! in the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy takes over.
-//! The state of the cloud is in ccm: while ccm does not run, routes do not change.
+//! Packets to a pod on another node, and packets to a load balancer, pass through the router. It has a route for each
+//! pod range in the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy
+//! takes over. The state of the cloud is in ccm: while ccm does not run, routes do not change.
 
 mod cloud;
 mod decide;

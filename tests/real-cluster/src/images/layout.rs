@@ -73,7 +73,7 @@ impl Layout {
         for name in names {
             let config = json!({
                 "architecture": architecture(std::env::consts::ARCH), "os": "linux",
-                // The name makes images with the same content differ, as the originals do.
+                // The label gives images with the same content different digests, as the originals have.
                 "config": {
                     "User": start.user, "Env": [PATH], "Entrypoint": start.entrypoint, "Cmd": start.command,
                     "Labels": { "name": name },

@@ -27,7 +27,7 @@ const fn mib(programs: u64, cache: u64, modules: u64) -> Space {
     Space { programs: programs * MIB, cache: cache * MIB, modules: modules * MIB }
 }
 
-// Sizes of built programs are measured, those of Go's caches estimated from their whole.
+// Sizes of built programs are measured; those of Go's caches are estimated shares of the total size.
 const CONTROL_PLANE: Space = mib(180, 900, 700);
 const UPSTREAM: Space = mib(120, 400, 100);
 const NODES: Space = mib(420, 1500, 800);

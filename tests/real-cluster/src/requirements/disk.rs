@@ -100,8 +100,8 @@ pub(super) fn file_system(folder: &Path) -> Option<FileSystem> {
     })
 }
 
-/// Returns a sentence if a folder is on a file system that is mounted with `noexec`. Managers, CSI drivers and programs in
-/// volumes of pods are executed in the folder for temporary files.
+/// Returns a sentence if a folder is on a file system that is mounted with `noexec`. Managers, CSI drivers and programs
+/// in volumes of pods are executed in the folder for temporary files.
 fn noexec(folder: &Path, variable: &str, system: FileSystem) -> Option<String> {
     system.is_noexec.then(|| {
         format!(
@@ -111,8 +111,8 @@ fn noexec(folder: &Path, variable: &str, system: FileSystem) -> Option<String> {
     })
 }
 
-/// Returns a sentence for each file system with less free space than the needs on it. Folders that cannot be read are left
-/// out: a later write to them fails with the reason.
+/// Returns a sentence for each file system with less free space than the needs on it. Folders that cannot be read are
+/// left out: a later write to them fails with the reason.
 fn shortages(needs: &[Need], find: impl Fn(&Path) -> Option<FileSystem>) -> Vec<String> {
     let mut disks: BTreeMap<u64, (u64, u64, Vec<String>)> = BTreeMap::new();
     for need in needs.iter().filter(|need| need.bytes > 0) {

@@ -22,8 +22,8 @@ pub(super) fn missing() -> Vec<String> {
     missing
 }
 
-/// Returns a sentence if the kernel's release, such as `6.1.0-13-amd64`, is too old. A release in another format counts as
-/// new enough.
+/// Returns a sentence if the kernel's release, such as `6.1.0-13-amd64`, is too old. A release in another format counts
+/// as new enough.
 fn version(release: &str) -> Option<String> {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
     let own = (numbers.next()?, numbers.next()?);

@@ -20,21 +20,21 @@ const NODE_INSTANCES: u64 = 16;
 
 const INSTANCES_LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
 
-/// Returns a sentence for each limit that this number of nodes exceeds. `files` are the bytes of a cluster in folders whose
-/// files are in memory.
+/// Returns a sentence for each limit that this number of nodes exceeds. `files` are the bytes of a cluster in folders
+/// whose files are in memory.
 pub(super) fn missing(nodes: u8, files: &[(PathBuf, u64)]) -> Vec<String> {
     let memory = memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), nodes, files);
     memory.into_iter().chain(missing_instances(nodes)).collect()
 }
 
-/// Returns a sentence if nodes need more instances of inotify than are free. Only root can count those in use: for other
-/// users, all are free.
+/// Returns a sentence if nodes need more instances of inotify than are free. Only root can count those in use: for
+/// other users, all are free.
 pub(super) fn missing_instances(nodes: u8) -> Option<String> {
     let limit = fs::read_to_string(INSTANCES_LIMIT).unwrap_or_default();
     instances(limit.trim().parse().ok(), used_instances(), nodes)
 }
 
-/// Compares the available memory in the format of `/proc/meminfo`. A format that is not understood passes.
+/// Compares the available memory in the format of `/proc/meminfo`. A text without `MemAvailable` meets the requirement.
 fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let available: u64 = line.split_whitespace().next()?.parse().ok()?;
@@ -56,7 +56,7 @@ fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     ))
 }
 
-/// Compares the number of instances of inotify that root may still open. A limit that is not understood passes.
+/// Compares the number of instances of inotify that root may still open. An unknown limit meets the requirement.
 fn instances(limit: Option<u64>, used: u64, nodes: u8) -> Option<String> {
     let limit = limit?;
     let needed = CONTROL_PLANE_INSTANCES + u64::from(nodes) * NODE_INSTANCES;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_of_inotify_are_those_that_others_leave() {
+    fn free_inotify_instances_are_those_that_are_not_in_use() {
         assert_eq!(instances(Some(128), 0, 2), None);
         let sentence = instances(Some(128), 100, 2).unwrap();
         assert_eq!(

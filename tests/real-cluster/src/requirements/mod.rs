@@ -44,7 +44,7 @@ pub fn check(programs: &Programs, demand: &Demand, more: Vec<String>) -> Result<
     fail_with([missing(programs, demand)?, more].concat())
 }
 
-/// Fails with these sentences.
+/// Fails with these sentences about missing requirements; succeeds without any.
 ///
 /// # Errors
 /// When there are any.
@@ -93,7 +93,7 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
 }
 
 /// Returns a sentence about addresses that a cluster cannot have. Without the program `ip`, only the missing program is
-/// reported. Some programs of this name cannot write JSON.
+/// reported. Some implementations of `ip` cannot write JSON.
 fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> {
     match conflicts {
         Ok(conflicts) => conflicts.map(|conflicts| format!("addresses for a cluster: {conflicts}")),
@@ -104,7 +104,8 @@ fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> 
     }
 }
 
-/// Returns a sentence for each thing that only root can try or count, and that fails with this number of nodes.
+/// Returns a sentence for each requirement that is not met with this number of nodes, of those that only root can
+/// check.
 pub fn trial_failures(nodes: u8) -> Vec<String> {
     trial::failures().into_iter().chain(memory::missing_instances(nodes)).collect()
 }

@@ -39,7 +39,8 @@ impl Change {
     }
 }
 
-/// Returns the number of rounds, in each of which both managers play all scenarios. A tolerance needs several.
+/// Returns the number of rounds, in each of which all scenarios are run with both managers. A tolerance can be computed
+/// only from several rounds.
 pub const fn rounds(quick: bool) -> usize {
     if quick { 1 } else { 3 }
 }

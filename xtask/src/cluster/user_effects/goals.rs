@@ -33,8 +33,8 @@ pub fn compare(own: &Summary, their: &Summary) -> MissedGoals {
     }
 }
 
-/// Returns the tolerance of a comparison of medians with those of upstream's manager: the spread of its runs, and at least
-/// [`RESOLUTION`].
+/// Returns the tolerance of a comparison of medians with those of upstream's manager: the spread of its runs, and at
+/// least [`RESOLUTION`].
 pub fn tolerance(their: Sample) -> Duration {
     their.spread.max(RESOLUTION)
 }

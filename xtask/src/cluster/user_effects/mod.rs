@@ -55,8 +55,8 @@ impl Measurements {
     }
 }
 
-/// Returns the managers in the order of a round, which alternates, because the first one changes the machine's state for
-/// the second one.
+/// Returns the managers in the order of a round, which alternates, because the first one changes the machine's state
+/// for the second one.
 fn order(round: usize) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::Upstream, Side::Ours] } else { [Side::Ours, Side::Upstream] }
 }
@@ -135,7 +135,7 @@ async fn measure(
     let mut stage = Stage::set(&cluster, other).await?;
     for scenario in scenarios.iter().copied() {
         let name = report::name(scenario);
-        let effects = stage.play(scenario.0, scenario.1).await.with_context(|| name.clone())?;
+        let effects = stage.run_scenario(scenario.0, scenario.1).await.with_context(|| name.clone())?;
         println!(
             "{name}: {:.1} s, {} of {} requests failed",
             effects.took.as_secs_f64(),

@@ -25,11 +25,8 @@ pub fn name((change, disturbance): Scenario) -> String {
 /// Returns the table of all scenarios, and the sentences about `missed` goals.
 pub fn markdown(ours: &Runs, upstream: &Runs, missed: &[String]) -> String {
     let sentences: String = missed.iter().map(|goal| format!("* {goal}\n")).collect();
-    let end = if missed.is_empty() {
-        "No goal is missed.\n".to_owned()
-    } else {
-        format!("MissedGoals goals:\n\n{sentences}")
-    };
+    let end =
+        if missed.is_empty() { "No goal is missed.\n".to_owned() } else { format!("Missed goals:\n\n{sentences}") };
     format!("{}\n{end}", table(ours, upstream))
 }
 

@@ -15,7 +15,7 @@ use super::super::web::{PATH, Web};
 use super::change::{Change, Disturbance};
 use super::effects::UserEffects;
 
-/// The number of servers in all scenarios but that of scaling.
+/// The number of servers in all scenarios except the one that scales them.
 const SERVERS: u32 = 20;
 
 /// The number of servers that are scaled to.
@@ -31,7 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// Time without failed requests after which failures count as over.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Time after the end of the last previous server in which a request to it would fail: longer than such a request.
+/// Time after the end of the last server of the previous version in which requests to it would fail. It is longer than
+/// such a request takes.
 const AFTER_LAST_SERVER: Duration = Duration::from_secs(3);
 
 /// The node that fails.
@@ -62,7 +63,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Runs a scenario, and restores the manager and the node afterwards.
-    pub async fn play(&mut self, change: Change, disturbance: Disturbance) -> Result<UserEffects> {
+    pub async fn run_scenario(&mut self, change: Change, disturbance: Disturbance) -> Result<UserEffects> {
         match change {
             Change::Scale => self.scale_servers(0).await?,
             Change::Update | Change::NodeFailure => self.serve().await?,
@@ -97,7 +98,8 @@ impl<'a> Stage<'a> {
                 self.web.update(image).await?;
                 self.web.wait_for_rollout(DEADLINE).await?;
                 let took = start.elapsed();
-                // The last previous servers still respond. Requests fail if they end before clients leave them.
+                // The last servers of the previous version still respond. Requests fail if those servers end before
+                // clients use other ones.
                 self.web.wait_for_pods(SERVERS, DEADLINE).await?;
                 sleep(AFTER_LAST_SERVER).await;
                 self.wait_for_quiet(start).await?;

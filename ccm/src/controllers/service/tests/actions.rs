@@ -12,7 +12,7 @@ use crate::controllers::service::decide::{self, FINALIZER};
 use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
 use crate::controllers::service::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState, Pause};
 
-/// The parts of a decision; each row of the table changes some.
+/// The inputs of a decision; each row of the table changes some of them.
 struct Situation {
     service: Service,
     request: Request,
@@ -119,7 +119,7 @@ fn next_action_follows_from_request_and_state() {
             "clean up, clear: false",
         ),
         (
-            "another controller's, own status",
+            "another controller's, with a status that this controller wrote",
             ensured,
             |s| {
                 s.request = Request::Elsewhere;

@@ -43,9 +43,9 @@ fn balanced(sim: &Simulation, ports: usize, targets: usize) -> bool {
     balancer.listeners.len() == ports && balancer.targets.len() == targets && published
 }
 
-/// Plays one scenario: creates a Service, changes ports and nodes, removes the load balancer, requests it again, and
+/// Runs one scenario: creates a Service, changes ports and nodes, removes the load balancer, requests it again, and
 /// deletes the Service. Returns the number of writes and calls, and of changes of the cloud.
-async fn play(crash_at: Crash) -> (u64, u64) {
+async fn run_scenario(crash_at: Crash) -> (u64, u64) {
     let sim =
         Simulation::new(MockConfig { deletion_millis: 3_000, provisioning_millis: 1_000, ..MockConfig::default() });
     sim.create(service("web"));
@@ -84,12 +84,12 @@ async fn play(crash_at: Crash) -> (u64, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn crash_after_any_write_or_call_does_not_change_the_final_state() {
-    let (acts, changes) = play(Crash::Never).await;
+    let (acts, changes) = run_scenario(Crash::Never).await;
     assert!(acts > 12 && changes > 12, "{acts} writes and calls, {changes} changes: the scenario is too short");
     for n in 1..=acts {
-        play(Crash::Act(n)).await;
+        run_scenario(Crash::Act(n)).await;
     }
     for n in 1..=changes {
-        play(Crash::Change(n)).await;
+        run_scenario(Crash::Change(n)).await;
     }
 }

@@ -42,7 +42,8 @@ fn add_deleted_service(sim: &Simulation) {
     sim.create(web);
 }
 
-/// The process can read the types of the conditions only from the cloud: it was started after the load balancer was created.
+/// The process can read the types of the conditions only from the cloud: it was started after the load balancer was
+/// created.
 #[tokio::test(start_paused = true)]
 async fn waiting_pod_is_released_when_its_load_balancer_is_deleted_after_a_restart() {
     let sim = Simulation::new(MockConfig::default());

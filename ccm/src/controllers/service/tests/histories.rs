@@ -214,7 +214,8 @@ impl History {
         for id in existing.keys() {
             assert!(self.without_finalizer.contains(id), "{id} {} leaked", id.uid);
         }
-        // The load balancer of a Service that another controller has taken over is not reported while the Service exists.
+        // The load balancer of a Service that another controller has taken over is not reported while the Service
+        // exists.
         let wanting = self.sim.services().into_values().filter(|service| service.kind == ServiceType::LoadBalancer);
         let wanting: BTreeSet<_> = wanting.map(|service| decide::id(&service.meta, CLUSTER)).collect();
         let leaks = existing.keys().filter(|id| !wanting.contains(id)).count();
@@ -267,7 +268,7 @@ async fn sample_of_histories_leaks_nothing() {
 
 /// `cargo test -p ccm --lib histories -- --ignored --nocapture`
 #[tokio::test(start_paused = true)]
-#[ignore = "takes long; run it after changes of this controller"]
+#[ignore = "slow; run it after changes of this controller"]
 async fn thousand_histories_leak_nothing() {
     histories(1_000).await;
 }

@@ -1,5 +1,5 @@
-//! Tests: tables of decisions, endpoints, audits, scenarios of single Services and of Services that refer to others, crashes
-//! after every step, annotations, random histories.
+//! Tests: tables of decisions, endpoints, audits, scenarios of single Services and of Services that refer to others,
+//! crashes after every step, annotations, random histories.
 
 mod actions;
 mod annotations;

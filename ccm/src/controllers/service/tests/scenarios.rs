@@ -41,7 +41,7 @@ async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
     assert_eq!(web.balancing.expect("status").ingress.len(), 1);
     assert_eq!(sim.writes(), 2, "the finalizer and the status");
     let calls = sim.cloud.changing_calls();
-    // The watch delivers own writes, and changes of fields that do not matter.
+    // The watch delivers the process's writes, and changes of fields that do not matter.
     process.deliver(&key("web"));
     change(&process, "web", |service| service.selector = [("app".into(), "web".into())].into());
     pass(60.0).await;

@@ -54,7 +54,7 @@ struct ServerState {
     faults: Vec<WriteFault>,
     /// Writes and calls left until the process crashes.
     dies_after: Option<u64>,
-    /// The process crashes in the next call of the provider that fails.
+    /// The process crashes in the next provider call that fails.
     dies_on_error: bool,
     acts: u64,
     died: bool,
@@ -333,7 +333,7 @@ pub struct Process {
 pub struct ProcessCache {
     sim: Arc<Simulation>,
     cached: Mutex<BTreeMap<ObjectKey, Arc<Service>>>,
-    /// Services with own writes that the cache does not contain.
+    /// Services that this process has written since the cache was last updated.
     written: Mutex<BTreeSet<ObjectKey>>,
 }
 

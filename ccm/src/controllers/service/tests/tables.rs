@@ -59,7 +59,7 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
             DesiredState::Nothing,
         ),
         (
-            "another class after the own one",
+            "another class after the supported one",
             &[&|s| class(s, "example.com/theirs"), &add_finalizer],
             true,
             DesiredState::Cleanup,

@@ -71,7 +71,7 @@ fn slice(generation: i64, device: &str, taints: &[Taint<'_>]) -> Arc<ResourceSli
     decode(&object)
 }
 
-/// A rule about all devices of that name.
+/// A rule about all devices with that name.
 fn rule(name: &str, device: &str, taint: Taint<'_>) -> Arc<DeviceTaintRule> {
     let mut object = Vec::new();
     meta(&mut object, f::device_taint_rule::METADATA, name, name, None);

@@ -1,5 +1,5 @@
-//! An API server with a few objects in memory, behind a Writer: it generates names, counts versions and refuses writes that
-//! are based on an old version.
+//! An API server with a few objects in memory, behind a Writer: it generates names, counts versions and refuses writes
+//! that are based on an old version.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ fn meta_of(object: &[u8]) -> Meta {
     Meta::decode(&Interner::default(), find(object, METADATA), |_, _| {}).expect("an object")
 }
 
-/// A copy of an object with one more metadata field; the last one of a number counts.
+/// A copy of an object with one more metadata field; of several fields with the same number the last one counts.
 pub fn with_meta(object: &[u8], number: u32, value: &str) -> Vec<u8> {
     let mut meta = find(object, METADATA).to_vec();
     meta.put_str(number, value);
@@ -98,7 +98,7 @@ impl Server {
         *lock(&self.refused) = Some((method, status, reason));
     }
 
-    /// Sets the fault of the write that follows after this number of others; `None` removes it.
+    /// Sets a fault for the write after this number of other writes; `None` removes it.
     pub fn set_fault(&self, fault: Option<(usize, Fault)>) {
         *lock(&self.fault) = fault;
     }

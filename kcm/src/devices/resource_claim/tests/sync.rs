@@ -516,7 +516,7 @@ async fn claim_is_released_when_its_consumers_no_longer_exist() {
         ("pod in the cache", OFF, web(), None, reserved(&[pod_of("web")]), kept(&["web"], true, true)),
         ("pod on the API server", OFF, vec![], Some("web"), reserved(&[pod_of("web")]), kept(&["web"], true, true)),
         ("missing pod", OFF, vec![], None, reserved(&[pod_of("web")]), free()),
-        ("earlier pod of the name", OFF, web(), Some("web"), reserved(&[old()]), free()),
+        ("earlier pod with the same name", OFF, web(), Some("web"), reserved(&[old()]), free()),
         (
             "cache has an earlier pod",
             OFF,
@@ -547,7 +547,7 @@ async fn claim_is_released_when_its_consumers_no_longer_exist() {
         ("of a running pod", OFF, web(), None, unused(), free()),
         ("of a pod that the cache does not have", OFF, vec![], None, unused(), free()),
         ("cache has an earlier pod than the owner", OFF, recreated(), Some("web"), unused(), free()),
-        ("of an earlier pod of the name", OFF, recreated(), None, unused(), None),
+        ("of an earlier pod with the same name", OFF, recreated(), None, unused(), None),
     ] {
         let fixture = Fixture::new(gates, pods, vec![claim], &[]);
         if let Some(pod) = on_server {

@@ -42,8 +42,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has version
-    /// 40 on the server.
+    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has
+    /// version 40 on the server.
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
         let sent = requests.clone();

@@ -23,7 +23,7 @@ pub enum Mode {
     None,
     /// Workload and PodGroup: no controller owns the Job.
     Both,
-    /// The PodGroup, from a template of this name in the parent's Workload.
+    /// The PodGroup, from a template with this name in the parent's Workload.
     GroupOnly(String),
 }
 

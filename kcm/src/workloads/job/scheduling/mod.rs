@@ -159,7 +159,8 @@ impl Scheduling {
         }
     }
 
-    /// Creates or resizes the objects of a Job. `parents_workload` is the name of the parent's Workload at the last check.
+    /// Creates or resizes the objects of a Job. `parents_workload` is the name of the parent's Workload at the last
+    /// check.
     async fn ensure(
         &self,
         key: &ObjectKey,
@@ -345,8 +346,8 @@ impl Scheduling {
     }
 }
 
-/// Returns true if a Job has never started according to its cached status: it may still get a group. One that is suspended
-/// from the beginning starts with the condition `Suspended`. Upstream: pkg/controller/job, isNewJob.
+/// Returns true if a Job has never started according to its cached status: it may still get a group. One that is
+/// suspended from the beginning starts with the condition `Suspended`. Upstream: pkg/controller/job, isNewJob.
 pub fn is_new(job: &Job, has_pods: bool) -> bool {
     let status = &job.status;
     let was_suspended = status.conditions.iter().any(|condition| *condition.kind == *SUSPENDED);

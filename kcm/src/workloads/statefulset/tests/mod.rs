@@ -527,7 +527,7 @@ fn update_that_waits_for_a_broken_pod_is_reported() {
         ("OnDelete", strategy(set(3), Update::OnDelete), broken.clone()),
         ("below the partition", rolling(set(3), 3, IntOrString::Int(1)), broken.clone()),
         ("of the newest revision", set(3), unready(2, "b", 31)),
-        ("not for long", set(3), unready(2, "x", 29)),
+        ("not for the minimum time", set(3), unready(2, "x", 29)),
         ("being deleted", set(3), member("2:t@x")),
     ] {
         assert_eq!(reported_message(&set, &member), None, "{what}");

@@ -165,8 +165,8 @@ impl Shared {
         .await
     }
 
-    /// Returns the groups with rules that name one of these load balancers: also groups without the cluster's tag, which
-    /// are opened if they are the only ones of an instance. Recent reads are reused.
+    /// Returns the groups with rules that name one of these load balancers: also groups without the cluster's tag,
+    /// which are opened if they are the only ones of an instance. Recent reads are reused.
     pub(crate) async fn groups_with_rules(
         &mut self,
         session: &Session,
@@ -306,9 +306,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one the
-    /// group and the rules that reference it are deleted. `guard`: the state of that Service, and the time from which
-    /// reads contain everything that earlier processes have created.
+    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one
+    /// the group and the rules that reference it are deleted. `guard`: the state of that Service, and the time from
+    /// which reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
@@ -382,7 +382,7 @@ impl Shared {
 pub(crate) struct RangeRules<'a> {
     /// The names by which the Service's rules are found.
     pub names: &'a [String],
-    /// The nodes' groups of the cluster, which may have rules of it.
+    /// The nodes' groups of the cluster, which may have rules for it.
     pub all: &'a BTreeSet<String>,
     /// The groups of its targets.
     pub nodes: &'a BTreeSet<String>,
@@ -456,7 +456,7 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
-/// The use of a group.
+/// What uses a security group, according to its network interfaces.
 enum Use {
     Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.

@@ -44,7 +44,8 @@ pub(crate) struct Balancers {
     pub(super) certificates: Certificates,
     pub(super) groups: Groups,
     pub(super) shared: Mutex<Shared>,
-    /// Services that move from a Classic Load Balancer; true once their status has the address of the new load balancer.
+    /// Services that move from a Classic Load Balancer; true once their status has the address of the new load
+    /// balancer.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first reconcile; unset in a process that has never led.

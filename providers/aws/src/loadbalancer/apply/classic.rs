@@ -142,7 +142,7 @@ impl Balancers {
             self.moved().remove(work.id);
             return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
         }
-        // The time for clients begins when the new address is published, not earlier.
+        // The time that clients have to switch begins when the new address is published, not earlier.
         let published = *self.moved().entry(work.id.clone()).or_default();
         if !published {
             return Ok(later(ensured, PUBLICATION_INTERVAL));
@@ -155,7 +155,7 @@ impl Balancers {
         Ok(later(ensured, work.settings.replace_classic.unwrap_or(PACE)))
     }
 
-    /// Finds the Classic Load Balancer of a Service, where one may exist.
+    /// Finds the Classic Load Balancer of a Service. Sends no request if the Service cannot have one.
     async fn find_classic(
         &self,
         work: &Work<'_>,
@@ -184,8 +184,8 @@ impl Balancers {
         }
     }
 
-    /// Keeps a Network Load Balancer from being created while cloud-provider-aws may have just created a Classic one,
-    /// which AWS did not return: the Service would get another address.
+    /// Delays the creation of a Network Load Balancer while a Classic one may exist that AWS does not list yet, because
+    /// cloud-provider-aws has just created it. Otherwise the Service would get another address.
     ///
     /// # Errors
     /// `Conflict` in this case.

@@ -138,9 +138,11 @@ impl Balancers {
         Ok(if nodes.pending.is_empty() { ensured } else { later(ensured, MISS_PERIOD) })
     }
 
-    /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible yet.
+    /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible
+    /// yet.
     ///
-    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the other.
+    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the
+    /// other.
     ///
     /// # Errors
     /// `Conflict` if it belongs to another owner.
@@ -276,8 +278,8 @@ impl Balancers {
         Ok(Observed { listing, observed, being_deleted, is_own_creation })
     }
 
-    /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`: this
-    /// process has added the rules before.
+    /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`:
+    /// this process has added the rules before.
     async fn open_backend(
         &self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! Load balancers that users made: a Service's listeners and target groups are added to one, and nothing else of it is
-//! changed. Several Services can use one, with different ports.
+//! Load balancers that users made: a Service's listeners and target groups are added to one, and nothing else about it
+//! is changed. Several Services can use one, with different ports.
 //!
 //! Only a load balancer with the cluster's tag and the value `shared` is used: otherwise each user of the cluster could
 //! open ports of any load balancer in the network.
@@ -20,7 +20,7 @@ use crate::session::Session;
 /// Returns the load balancer that a user made, if Services of this cluster may use it.
 ///
 /// # Errors
-/// The fix, if it cannot be used.
+/// When it cannot be used; the error says how to fix that.
 fn find<'a>(
     arn: &str,
     session: &Session,
@@ -86,7 +86,8 @@ impl Balancers {
         self.find_abandoned_listeners(session, id, observed).await
     }
 
-    /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`), by recent tags: they are deleted.
+    /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`), by recent tags:
+    /// they are deleted.
     pub(super) async fn find_abandoned_listeners(
         &self,
         session: &Session,

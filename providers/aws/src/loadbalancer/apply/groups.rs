@@ -1,6 +1,6 @@
 //! Load balancers that several Services share: each Service has its own listeners, target groups and rules in the
-//! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the group,
-//! and no tag of a Service. The last Service deletes them.
+//! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the
+//! group, and no tag of a Service. The last Service deletes them.
 //!
 //! A load balancer without listeners is deleted by the reconcile of any Service that finds it, even after a crash. One
 //! lock for each group keeps a Service from deleting resources that another one has just created.
@@ -56,8 +56,8 @@ impl Balancers {
         Ok(Some(self.groups.lock(&name(work.session, work.settings, group)).await))
     }
 
-    /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the load
-    /// balancer does not exist yet.
+    /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the
+    /// load balancer does not exist yet.
     pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, observed: &mut ObservedStack) -> bool {
         let session = work.session;
         let settings = work.settings;
@@ -73,8 +73,8 @@ impl Balancers {
         true
     }
 
-    /// Creates the load balancer of a group for its first Service, whose annotations about the load balancer itself take
-    /// effect. It is listed soon.
+    /// Creates the load balancer of a group for its first Service, whose annotations about the load balancer itself
+    /// take effect. It is listed soon.
     pub(super) async fn create_group_balancer(
         &self,
         work: &Work<'_>,
@@ -201,8 +201,8 @@ impl Balancers {
         Ok(busy.is_disjoint(&state.groups))
     }
 
-    /// Deletes the load balancer and the security group of a group that no Service uses. Returns false while AWS works on
-    /// it.
+    /// Deletes the load balancer and the security group of a group that no Service uses. Returns false while AWS works
+    /// on it.
     async fn end_group(
         &self,
         (session, id): (&Session, &LoadBalancerId),
@@ -243,7 +243,8 @@ impl Balancers {
         Ok(true)
     }
 
-    /// Deletes the load balancer of a group. Returns true if it has a listener and is kept, and false while AWS works on it.
+    /// Deletes the load balancer of a group. Returns true if it has a listener and is kept, and false while AWS works
+    /// on it.
     async fn end_group_balancer(
         &self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! The rules of load balancers without security groups in nodes' security groups, with IP ranges as sources: set with the load
-//! balancer, and revoked with it.
+//! The rules of load balancers without security groups in nodes' security groups, with IP ranges as sources: set with
+//! the load balancer, and revoked with it.
 //!
 //! A rule names its load balancer, so that exactly its rules are revoked. They may also be in groups without the
 //! cluster's tag, and in groups whose instances are no longer nodes.
@@ -23,8 +23,8 @@ use crate::session::Session;
 
 /// Returns the names by which a Service's rules are found, given its load balancers.
 ///
-/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster: so do its rules,
-/// also those in groups with the cluster's tag, which may be the only ones of the copy's instances.
+/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster. So do its
+/// rules, even those in groups with the cluster's tag: the copy's instances may have no other groups.
 pub(super) fn own_rule_names(
     session: &Session,
     id: &LoadBalancerId,
@@ -90,7 +90,7 @@ impl Balancers {
         state: &BalancerState,
     ) -> Result<(), CloudError> {
         let names = own_rule_names(session, id, listing, &[]);
-        // Those that an earlier process has just added may be missing from reads before the last round of the deletion.
+        // Rules that an earlier process has just added may be missing from reads before the last round of the deletion.
         if let Some(changed) = state.changed.filter(|_| Instant::now() < self.all_visible()) {
             shared.forget_rules_before(changed);
         }

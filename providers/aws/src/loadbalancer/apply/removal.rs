@@ -134,9 +134,9 @@ impl Balancers {
         Ok(Deletion::Gone)
     }
 
-    /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: another
-    /// deletion must not find a Service that has done only one of the two. Returns false while a load balancer may use
-    /// the group.
+    /// Releases the security group that all load balancers share, under the same lock as the revocation of rules:
+    /// another deletion must not find a Service that has done only one of the two. Returns false while a load balancer
+    /// may use the group.
     pub(super) async fn release_shared(
         &self,
         mut shared: MutexGuard<'_, Shared>,

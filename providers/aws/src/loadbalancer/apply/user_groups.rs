@@ -1,8 +1,8 @@
 //! Target groups that users made: a Service's targets are registered in them, and nothing else of them is changed.
 //!
-//! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are kept
-//! in the cluster, and written before targets are registered, so that a crash leaves no target that is not on record. A
-//! Service that no longer names a group, or is deleted, finds it by its record.
+//! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are
+//! kept in the cluster, and written before targets are registered, so that a crash leaves no target that is not on
+//! record. A Service that no longer names a group, or is deleted, finds it by its record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl Balancers {
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
-            // An earlier process may have created one that this listing does not contain yet.
+            // An earlier process may have created a load balancer of a group that this listing does not contain yet.
             state.groups_checked = state.starts_empty || listing.begun >= self.all_visible();
         }
         let serving = groups.serving && (!has_stack || (ensured.progress == Progress::Settled && state.serving));
@@ -231,7 +231,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let old = listing.of(&work.session.cluster, work.id, Purpose::Delete);
-        // One of cloud-provider-aws is not listed.
+        // The listing does not contain Classic Load Balancers, which cloud-provider-aws creates.
         let may_have_old = !old.is_empty() || (work.settings.untyped && !state.no_classic);
         let mut status = LoadBalancerStatus::default();
         let mut progress = state.settle(spec);
@@ -251,7 +251,8 @@ impl Balancers {
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
-    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: it names some.
+    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: it
+    /// names some.
     async fn find_registrations(
         &self,
         session: &Session,
@@ -339,8 +340,8 @@ impl Balancers {
         Err(CloudError::new(ErrorKind::Transient, "DescribeTargetGroups", format!("{arn} is not listed")))
     }
 
-    /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer; `last` are
-    /// the groups that it named last.
+    /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer; `last`
+    /// are the groups that it named last.
     pub(super) async fn remove(
         &self,
         session: &Session,
@@ -377,8 +378,8 @@ impl Balancers {
     }
 }
 
-/// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind that
-/// has no targets of a Service.
+/// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind
+/// that has no targets of a Service.
 async fn fix_of_unlisted(session: &Session, arn: &str) -> Result<String, CloudError> {
     let request = session.api.elb.describe_target_groups().target_group_arns(arn);
     let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await;

@@ -1,8 +1,8 @@
 //! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
 //!
-//! A process that ends right after a creation leaves a resource that the next one may not see for a minute. If the Service
-//! has changed in the meantime and no longer needs it, nothing else would delete it before the next check for drift.
-//! One listing, which all Services share, is sufficient as long as it contains nothing new.
+//! A process that ends right after a creation leaves a resource that the next one may not see for a minute. If the
+//! Service has changed in the meantime and no longer needs it, nothing else would delete it before the next check for
+//! drift. One listing, which all Services share, is sufficient as long as it contains nothing new.
 
 use std::collections::BTreeSet;
 
@@ -62,8 +62,8 @@ impl Balancers {
         Ok(ensured)
     }
 
-    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: it has to
-    /// be repeated.
+    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: it
+    /// has to be repeated.
     async fn check_settled(
         &self,
         spec: &LoadBalancerSpec,

@@ -41,8 +41,8 @@ pub(crate) struct Modification {
     pub private_name: Option<String>,
 }
 
-/// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because it
-/// has to be created first.
+/// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because
+/// it has to be created first.
 ///
 /// Another process may have created a second endpoint service before the first one was visible. The one that uses the
 /// load balancer stays, because consumers may be connected to it.

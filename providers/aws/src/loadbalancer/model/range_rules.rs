@@ -1,8 +1,8 @@
-//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the IP
-//! ranges of its clients and its subnets.
+//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the
+//! IP ranges of its clients and its subnets.
 //!
-//! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same rule
-//! share one, which names the first of them. It is handed over to the other before its owner would revoke it.
+//! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same
+//! rule share one, which names the first of them. It is handed over to the other before its owner would revoke it.
 
 use std::collections::BTreeSet;
 
@@ -81,7 +81,7 @@ pub(crate) fn balancer_of(rule: &Rule) -> Option<&str> {
     named_balancer(&rule.description)
 }
 
-/// Returns the name of the load balancer in the description of such a rule.
+/// Returns the name of the load balancer in the description of a rule that was made for it.
 pub(crate) fn named_balancer(description: &str) -> Option<&str> {
     let (kind, name) = description.split_once('=')?;
     [CLIENT, HEALTH].contains(&kind).then_some(name)
@@ -97,7 +97,7 @@ pub(crate) struct Sharer {
 }
 
 impl Sharer {
-    /// Returns its description for a rule of another load balancer, if it needs that rule for certain.
+    /// Returns the description that this load balancer gives to another one's rule, if it is known to need that rule.
     fn description(&self, rule: &Rule) -> Option<String> {
         let same = self.wanted.iter().flatten().find(|wanted| wanted.key() == rule.key());
         same.map(|wanted| wanted.description.clone())

@@ -43,7 +43,8 @@ pub(crate) fn choose(
                 }
             }
             let mut chosen: Vec<&Subnet> = zones.into_values().collect();
-            // Addresses are given for each subnet: a new zone of the network must not make their number wrong.
+            // Annotations give one address per subnet: when the network gets another zone, their number must still
+            // match.
             let kept: Vec<&Subnet> =
                 current.iter().filter_map(|one| chosen.iter().find(|new| new.id == one.subnet).copied()).collect();
             if kept.len() == current.len() && addresses_given(settings) == Some(kept.len()) {

@@ -1,7 +1,7 @@
 //! Changes of the targets of one target group, in which other clusters may register targets, too.
 //!
-//! In such a group, a cluster may deregister only its own targets. Their list is kept in the cluster, in a record: AWS does
-//! not store the client that registered a target.
+//! In such a group, a cluster may deregister only its own targets. Their list is kept in the cluster, in a record: AWS
+//! does not store the client that registered a target.
 
 use std::collections::BTreeSet;
 

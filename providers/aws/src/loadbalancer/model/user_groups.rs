@@ -30,7 +30,7 @@ pub(crate) fn refusal(
     }
     if ownership::names_service(&group.tags, id) != Some(true) {
         return Some(format!(
-            "put {id} into its tag {ALLOWED}, or {} for all Services of the namespace; spaces separate several",
+            "put {id} into its tag {ALLOWED}, or {} for all Services of the namespace; separate several entries by spaces",
             id.namespace
         ));
     }
@@ -44,7 +44,10 @@ pub(crate) fn refusal(
     if !takes(group.protocol, wanted.group.protocol) {
         let has = group.protocol.as_str();
         let needs = transports(wanted.group.protocol);
-        return Some(format!("use a target group for {needs}, as port {} has it: this one has {has}", wanted.port));
+        return Some(format!(
+            "use a target group for {needs}, the protocol of port {}: the protocol of this one is {has}",
+            wanted.port
+        ));
     }
     None
 }
@@ -118,7 +121,7 @@ mod tests {
                 Transport::Udp,
                 "instance",
                 Protocol::Tcp,
-                Some("for UDP, as port 80 has it: this one has TCP"),
+                Some("for UDP, the protocol of port 80: the protocol of this one is TCP"),
             ),
         ] {
             let observed = ObservedTargetGroup { protocol: group, ..samples::listed_group(ARN, tags) };

@@ -23,8 +23,8 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 /// Number of reads that take more than a minute together.
 const OVERDUE_READS: u32 = 12;
 
-/// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and one
-/// listing then covers all Services that were created in the meantime.
+/// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and
+/// one listing then covers all Services that were created in the meantime.
 const SETUP_PAUSE: Duration = Duration::from_secs(2);
 
 /// A target group as of this process's last read or change.
@@ -42,7 +42,7 @@ pub(crate) struct KnownGroup {
     pub targets: BTreeSet<Target>,
     /// Same as [`ObservedTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
-    /// A user made it: others may register targets there, and nothing but own targets is changed.
+    /// A user made it: others may register targets there, and only the Service's own targets are changed.
     pub user: bool,
 }
 
@@ -152,9 +152,9 @@ impl BalancerState {
         self.pause().max(SETUP_PAUSE)
     }
 
-    /// Counts a listing without any resource to delete. Returns true if one may exist and not be visible yet: an earlier
-    /// process, or a call of this one that failed, may have created it in the last minute, and few listings lacked it.
-    /// From `all_visible` on, listings contain everything that earlier processes have created.
+    /// Counts a listing without any resource to delete. Returns true if one may exist and not be visible yet: an
+    /// earlier process, or a call of this one that failed, may have created it in the last minute, and few listings
+    /// lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
     ///
     /// A successful `ensure` proves nothing: after a change of the Service, it needs other resources than those that
     /// were created last.
@@ -171,8 +171,8 @@ impl BalancerState {
         self.empty_listings.may_appear()
     }
 
-    /// Returns the time from which listings contain all resources of the Service, if a listing that began at `begun` may
-    /// lack some; `observed` are those that it contained or that were created since.
+    /// Returns the time from which listings contain all resources of the Service, if a listing that began at `begun`
+    /// may lack some; `observed` are those that it contained or that were created since.
     ///
     /// A resource that it lacks and that the Service no longer needs would exist until the next check for drift.
     pub(crate) fn visible_later(
@@ -197,8 +197,8 @@ impl BalancerState {
         now < all_visible && self.empty_listings.may_appear()
     }
 
-    /// Counts a response without a Classic Load Balancer. Returns true if cloud-provider-aws may have created one that is
-    /// not visible yet.
+    /// Counts a response without a Classic Load Balancer. Returns true if cloud-provider-aws may have created one that
+    /// is not visible yet.
     pub(crate) fn may_have_invisible_classic(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && !self.starts_empty && self.without_classic.may_appear()
     }
@@ -247,14 +247,14 @@ impl BalancerState {
         self.created = None;
     }
 
-    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: if the caller
-    /// is interrupted before [`keep_created`](Self::keep_created), the next one reads what AWS has.
+    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: if the
+    /// caller is interrupted before [`keep_created`](Self::keep_created), the next one reads what AWS has.
     pub(crate) fn take_created(&mut self, spec: &LoadBalancerSpec) -> Option<ObservedStack> {
         self.created.take().filter(|created| created.spec == *spec).map(|created| created.stack)
     }
 
-    /// Keeps the resources that this process has created from nothing while AWS works on them. Changes by other clients are
-    /// found by the reads of the first `ensure` after that.
+    /// Keeps the resources that this process has created from nothing while AWS works on them. Changes by other clients
+    /// are found by the reads of the first `ensure` after that.
     pub(crate) fn keep_created(&mut self, stack: ObservedStack, spec: &LoadBalancerSpec, progress: Progress) {
         self.created = (progress != Progress::Settled).then(|| CreatedStack { stack, spec: spec.clone() });
     }
@@ -325,7 +325,7 @@ pub(crate) fn without_duplicates(groups: impl IntoIterator<Item = KnownGroup>) -
     groups.into_iter().filter(|group| arns.insert(group.arn.clone())).collect()
 }
 
-/// Returns true if a target group has a healthy target, or none at all.
+/// Returns true if a target group has a healthy target, or has no targets.
 fn is_serving(group: &KnownGroup, observed: &ObservedStack) -> bool {
     let Some(observed) = observed.target_group_by_arn(&group.arn) else { return false };
     group.targets.is_empty()

@@ -1,8 +1,8 @@
 //! Security groups of pods' network interfaces, found by the pods' addresses.
 //!
-//! Pods on Fargate and pods with security groups of their own have an interface each. With custom networking, the pods of
-//! a node share its further interfaces, which have other groups than the first one. An interface lists the addresses of
-//! its pods, or prefixes that contain them.
+//! Pods on Fargate and pods with security groups of their own have an interface each. With custom networking, the pods
+//! of a node share its further interfaces, which have other groups than the first one. An interface lists the addresses
+//! of its pods, or prefixes that contain them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const LOOKUP_PERIOD: Duration = Duration::from_secs(5 * 60);
 /// A new pod's interface that EC2 does not return yet is looked up again after this time.
 pub(crate) const MISS_PERIOD: Duration = Duration::from_secs(2);
 
-/// After this number of lookups without it, an address has no interface.
+/// After this number of lookups that found no interface, an address has none.
 const MISSES: u32 = 4;
 
 /// Lookups that are not used are forgotten after this time. It exceeds the interval between checks for drift.
@@ -102,8 +102,8 @@ impl Lookups {
     fn record(&mut self, pods: Vec<PodAddress>, interfaces: &[Interface], now: Instant) {
         for pod in pods {
             let groups = covering(interfaces, pod.address).map(|one| one.groups.clone());
-            // The node of a pod may be deleted before the pod, and nothing else leads to an interface with prefixes. The
-            // interface of a pod never changes.
+            // The node of a pod may be deleted before the pod, and nothing else leads to an interface with prefixes.
+            // The interface of a pod never changes.
             let before = self.get(&pod);
             let known = before.filter(|_| pod.pod.is_some()).and_then(|lookup| lookup.groups.clone());
             let misses = before.map_or(0, |lookup| lookup.misses).saturating_add(1);
@@ -243,7 +243,8 @@ mod tests {
         [Interface { prefixes, groups: vec![group.to_owned()], ..Interface::default() }]
     }
 
-    /// Looks a pod up at this time unless the cache is current. Returns the recorded groups and whether there was a lookup.
+    /// Looks a pod up at this time unless the cache is current. Returns the recorded groups and whether there was a
+    /// lookup.
     fn look(lookups: &mut Lookups, pod: PodAddress, interfaces: &[Interface], now: Instant) -> (AddressGroups, bool) {
         let pods = BTreeSet::from([pod]);
         let outdated = lookups.outdated(&pods, now);

@@ -48,7 +48,7 @@ impl ListedGroup {
     }
 }
 
-/// Incomplete tags are read again after this time, as the others may be visible by then.
+/// Incomplete tags are read again after this time: further tags may be visible by then.
 const INCOMPLETE_TAGS: Duration = Duration::from_secs(5);
 /// Tags are complete this long after a resource was first listed.
 const TAG_DELAY: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ impl CachedTags {
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
     pub balancers: Vec<ObservedBalancer>,
-    /// With the ARNs of the load balancers that use them.
+    /// Each with the ARNs of the load balancers that use it.
     pub target_groups: Vec<(ObservedTargetGroup, Vec<String>)>,
     pub security_groups: Vec<ListedGroup>,
 }
@@ -277,8 +277,8 @@ impl Listing {
         let balancers: Vec<_> = self
             .balancers
             .iter()
-            // Tags of cloud-provider-aws do not distinguish a Service from an earlier one of the same name; its names
-            // do.
+            // Tags of cloud-provider-aws do not distinguish a Service from an earlier one with the same name; the load
+            // balancer's name does.
             .filter(|one| match own(&one.tags) {
                 Some(Evidence::CloudProvider) => one.name == id.default_name(),
                 evidence => evidence.is_some(),
@@ -321,8 +321,7 @@ impl Listing {
         users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
-    /// Returns the resources that may be a Service's, or of its `groups`, by their names, and whose tags may not be
-    /// visible yet.
+    /// Returns the resources whose tags may not be visible yet, and whose names a Service or its `groups` may have.
     pub(crate) fn incomplete(&self, session: &Session, id: &LoadBalancerId, groups: &BTreeSet<String>) -> Vec<String> {
         let shared = names::backend_group(&backend_cluster(session, &id.cluster));
         let fits = |name: &str| names::may_be_generated(id, name) || name == shared || groups.contains(name);

@@ -1,7 +1,8 @@
 //! Responses that lack a resource: AWS may return a new one only in later responses, within a minute.
 //!
-//! Each decision that relies on such a response has a guard. A *search* is a listing of everything with tags, groups and
-//! Classic Load Balancers; `all_visible` is the time from which it contains all that earlier processes have created.
+//! Each decision that relies on such a response has a guard. A *search* is a listing of everything with tags, groups
+//! and Classic Load Balancers; `all_visible` is the time from which it contains all that earlier processes have
+//! created.
 //!
 //! | missing | decision | guard |
 //! | --- | --- | --- |

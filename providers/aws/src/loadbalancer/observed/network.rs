@@ -21,7 +21,7 @@ use crate::tags::{by_key, pairs};
 const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
 /// Maximum age of an instance's security groups that were read.
 const MAX_INSTANCE_AGE: Duration = Duration::from_secs(60 * 60);
-/// Number of security groups on a page, which are large with all their rules.
+/// Number of security groups on a page. Each is listed with all its rules and may be large.
 const GROUPS_ON_A_PAGE: i32 = 200;
 /// Maximum number of values of a filter.
 pub(crate) const VALUES: usize = 200;
@@ -203,7 +203,7 @@ pub(crate) async fn rules(
 /// returns the name in a description. Groups that have only tags of other clusters are left out: in a copy of this
 /// cluster, Services have the same uids.
 ///
-/// EC2 has no filter by the description of a rule, so that all groups are read, page by page.
+/// EC2 has no filter by the description of a rule, so all groups are read, page by page.
 pub(crate) async fn groups_that_name_balancers(
     session: &Session,
     name_in: fn(&str) -> Option<&str>,

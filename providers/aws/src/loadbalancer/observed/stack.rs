@@ -115,8 +115,8 @@ pub(crate) struct CreatedResource {
 }
 
 impl ObservedStack {
-    /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a change,
-    /// if both do not contain the same resources.
+    /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a
+    /// change, if both do not contain the same resources.
     pub(crate) fn take_details(&mut self, known: &Self) -> bool {
         let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
         if ids(self) != ids(known) {

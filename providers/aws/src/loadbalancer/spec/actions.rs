@@ -17,7 +17,7 @@ const MAX_WEIGHT: i64 = 999;
 pub(crate) enum Part {
     /// An existing target group, by ARN.
     Arn(String),
-    /// Another Service of the same namespace.
+    /// Another Service in the same namespace.
     Service(ServicePort),
 }
 

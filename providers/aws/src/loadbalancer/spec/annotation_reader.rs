@@ -122,8 +122,8 @@ impl<'a> Reading<'a> {
         reading
     }
 
-    /// Returns the warnings, at most [`MAX_WARNINGS`] of them: each becomes an event, and a Service can have thousands of
-    /// annotations.
+    /// Returns the warnings, at most [`MAX_WARNINGS`] of them: each becomes an event, and a Service can have thousands
+    /// of annotations.
     pub(crate) fn take_warnings(&mut self) -> Vec<String> {
         let mut warnings = std::mem::take(&mut self.warnings);
         warnings.truncate(MAX_WARNINGS);

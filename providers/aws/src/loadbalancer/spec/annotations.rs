@@ -20,7 +20,8 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load balancer.
+/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load
+/// balancer.
 ///
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
@@ -129,7 +130,7 @@ fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &m
     requested && !policy.no_node_rules && target_type != TargetType::Alb
 }
 
-/// Returns true if clients may send ICMP for the discovery of the path MTU. Other words than `on` mean `off`. Upstream: Load
+/// Returns true if clients may send ICMP for path MTU discovery. Other words than `on` mean `off`. Upstream: Load
 /// Balancer Controller, buildManagedSecurityGroupIngressPermissions.
 fn path_mtu(reading: &mut Reading<'_>) -> bool {
     let suffix = "enable-icmp-for-path-mtu-discovery";

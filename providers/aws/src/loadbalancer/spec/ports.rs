@@ -96,8 +96,8 @@ impl Encryption {
     }
 }
 
-/// Returns one listener for each port number, in the order of the Service's ports, and the target groups that users made
-/// for other ports.
+/// Returns one listener for each port number, in the order of the Service's ports, and the target groups that users
+/// made for other ports.
 pub(crate) fn listeners(
     spec: &LoadBalancerSpec,
     policy: &Policy,

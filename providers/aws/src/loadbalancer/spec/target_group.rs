@@ -73,7 +73,8 @@ impl<'a> GroupReader<'a> {
     /// Returns the attributes of the target group of a port, and whether packets keep the client's address.
     pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
         let mut attributes = self.attributes.clone();
-        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: an empty value keeps the general one.
+        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: an empty value keeps the general
+        // one.
         let of_port = reading.pairs(&format!("target-group-attributes.{port}"), false);
         attributes.extend(of_port.into_iter().filter(|(_, value)| !value.is_empty()));
         match self.proxy_protocol.get(port) {

@@ -1,7 +1,7 @@
 //! The corpus of expressions that `cel-check` is tested with, type checked by upstream's manager and by ours.
 //!
-//! The verdicts of the corpus were recorded from upstream's type checker. Here upstream's whole manager confirms them as
-//! far as the API server accepts the expressions: it refuses most errors that do not depend on a schema.
+//! The verdicts of the corpus were recorded from upstream's type checker. Here upstream's whole manager confirms them
+//! as far as the API server accepts the expressions: it refuses most errors that do not depend on a schema.
 
 use std::collections::BTreeMap;
 

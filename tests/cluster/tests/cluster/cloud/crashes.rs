@@ -23,7 +23,7 @@ struct Scenario {
     flags: &'static [&'static str],
     /// The number of instances, with their nodes, that exist before it begins.
     nodes: usize,
-    /// Actions of users and changes in the cloud, for an object of this name, each followed by a wait for a state.
+    /// Actions of users and changes in the cloud, for an object with this name, each followed by a wait for a state.
     run: for<'a> fn(&'a CloudBed, &'a str) -> BoxFuture<'a, Result<()>>,
     /// The minimum number of writes.
     writes: usize,

@@ -1,4 +1,5 @@
-//! Credentials of a provider in a Secret: the process may read only that one, and applies its changes without a restart.
+//! Credentials of a provider in a Secret: the process may read only that one, and applies its changes without a
+//! restart.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{CloudBed, Faults, QUIET, Space, during, eventually};

@@ -36,7 +36,7 @@ fn address(kind: AddressKind, text: &str) -> Address {
     Address { kind, address: text.into() }
 }
 
-/// Waits until a node has all fields of its instance, and no taint of a new node.
+/// Waits until a node has all fields of its instance, and no longer the taint `uninitialized`.
 pub async fn until_initialized(cloud: &CloudBed, name: &str) -> Result<Node> {
     eventually(format!("{name} is initialized"), || async {
         let node = cloud.nodes().get(name).await?;
@@ -71,7 +71,8 @@ async fn synced_event(cloud: &CloudBed, name: &str) -> Result<()> {
     .await
 }
 
-/// An instance has labels of the provider and several addresses of one type, and its Node a taint of another controller.
+/// An instance has labels of the provider and several addresses of one type, and its Node a taint of another
+/// controller.
 async fn node_gets_all_data_with_two_writes(cloud: &CloudBed, faults: &Faults) -> Result<()> {
     cloud.cloud.add_instance(&InstanceConfig {
         addresses: vec![
@@ -161,7 +162,7 @@ async fn changes_are_applied_to_an_initialized_node(cloud: &CloudBed) -> Result<
 pub async fn new_nodes_are_initialized(_: Space) -> Result<()> {
     let cloud = CloudBed::start().await?;
     let faults = Faults::default();
-    // With their real ages: a node whose instance appears late must not be deleted.
+    // The manager gets the real ages of nodes: a node whose instance appears late must not be deleted.
     let flags = ["--node-status-update-frequency=1s"];
     let manager = cloud.start_ccm_later(&faults, &flags, SignedDuration::ZERO).await?;
     node_gets_all_data_with_two_writes(&cloud, &faults).await?;
@@ -247,7 +248,7 @@ pub async fn nodes_are_initialized_after_any_fault(_: Space) -> Result<()> {
     let throttle = |after_millis| CloudEffect::Throttle { after_millis };
     for (how, effect) in [
         ("throttled", throttle(None)),
-        ("throttled with a time", throttle(Some(300))),
+        ("throttled with a delay", throttle(Some(300))),
         ("quota", CloudEffect::Quota),
         ("denied", CloudEffect::Denied),
         ("conflict", CloudEffect::Conflict),

@@ -1,4 +1,5 @@
-//! Nodes after their initialization: labels and taints with the provider's prefixes follow the instance, and others stay.
+//! Nodes after their initialization: labels and taints with the provider's prefixes follow the instance, and others
+//! stay.
 
 use anyhow::{Result, ensure};
 use cluster_tests::{CloudBed, Faults, Space, eventually};
@@ -45,7 +46,8 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     };
     let (maintenance, user) = (key("maintenance"), "user.example.com/taint");
 
-    // The annotation names the instance. The Node has the taint before it loses that of a new node.
+    // The annotation names the instance. The Node gets the instance's taint before the taint `uninitialized` is
+    // removed.
     set(Some("7"), Some(TaintEffect::NoSchedule));
     let waiting = json!({"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"});
     let own = json!({"key": user, "effect": "NoSchedule"});
@@ -68,7 +70,7 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
     cloud.edit("renamed", json!({"metadata": {"labels": {key("rack"): "9"}}})).await?;
     until_label_and_taints(&cloud, Some("8"), &[&maintenance, user]).await?;
 
-    // A text that the API server would refuse affects nothing else.
+    // A label that the API server would refuse is dropped; everything else is still written.
     set(Some("two words"), None);
     until_label_and_taints(&cloud, None, &[user]).await?;
     set(None, Some(TaintEffect::NoSchedule));

@@ -174,7 +174,7 @@ pub async fn endpoints_are_targets(_: Space) -> Result<()> {
     create(&cloud, "web").await?;
     edit(&cloud, "web", json!({"metadata": {"annotations": {"mock.cloud/targets": "endpoints"}}})).await?;
     until_balanced(&cloud, "web", 1, 0).await?;
-    // A slice that no controller of ours created: its endpoints count regardless of its creator.
+    // A slice that no controller created: its endpoints count regardless of its creator.
     let slices: Api<EndpointSlice> = Api::namespaced(cloud.bed.client.clone(), "default");
     let endpoint =
         |last: u8, ready: bool| json!({"addresses": [format!("10.9.0.{last}")], "conditions": {"ready": ready}});

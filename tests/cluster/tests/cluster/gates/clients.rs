@@ -1,5 +1,5 @@
-//! Gates that concern clients of the HTTPS port: the UID in the SubjectAccessReviews of their requests, as the API server
-//! logs them.
+//! Gates that concern clients of the HTTPS port: the UID in the SubjectAccessReviews of their requests, as the API
+//! server logs them.
 
 use std::fs;
 use std::path::PathBuf;

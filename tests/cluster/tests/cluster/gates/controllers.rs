@@ -53,7 +53,7 @@ pub async fn controllers_and_pages_exist_with_their_gates(_: Space) -> Result<()
     let all: Vec<&str> = GATED.iter().flat_map(|(_, gates)| *gates).chain(DEPENDENT).copied().collect();
     check_gated(&cluster, &[flag(&all, true)], |_| true).await?;
     check_gated(&cluster, &[flag(&all, false)], |_| false).await?;
-    // Each gate of a pair is needed, if the other one can be on without it.
+    // Where a controller needs two gates, either one alone must not start it (unless one gate requires the other).
     for off in ["StorageVersionAPI", "StorageVersionMigrator", "InformerResourceVersion"] {
         let on: Vec<&str> = all.iter().copied().filter(|gate| *gate != off).collect();
         let flags = [flag(&on, true), flag(&[off], false)];

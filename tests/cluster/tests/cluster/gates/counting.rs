@@ -56,7 +56,8 @@ pub async fn resources_of_a_pod_itself_are_counted_in_quotas(space: Space) -> Re
     .await
 }
 
-/// A pod whose status has no QoS class cannot be created: it is written to etcd, as if by an API server without classes.
+/// A pod without a QoS class in its status cannot be created by requests. It is written to etcd, as an old API server
+/// would have stored it.
 pub async fn missing_class_of_a_pod_follows_its_resources(_: Space) -> Result<()> {
     let flags = ["--storage-media-type=application/json", "--disable-admission-plugins=ServiceAccount"];
     let extra_apiserver_flags = flags.map(str::to_owned).to_vec();
@@ -79,7 +80,8 @@ pub async fn missing_class_of_a_pod_follows_its_resources(_: Space) -> Result<()
             Ok(())
         })
         .await?;
-        // Resources that are empty have no values, so that those of the container make it Burstable.
+        // With the gate, the empty resources of the pod are ignored, and those of its container make it Burstable.
+        // Without the gate, it is BestEffort.
         let spec = json!({"hard": {"pods": "10"}, "scopes": ["BestEffort"]});
         check_quota_use(&space, &gate, spec, "pods", if gate.is_on { "0" } else { "1" }).await
     })

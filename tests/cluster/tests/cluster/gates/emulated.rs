@@ -21,7 +21,7 @@ use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 
 /// Flags that set a locked gate: it was not locked in that minor version.
 fn emulated(gate: &str, minor: u16, is_on: bool) -> Vec<String> {
-    // When all gates are on, this one needs another one that version 1.35 does not have.
+    // When all gates are on, EventedPLEG is on too; it depends on a gate that version 1.35 does not have.
     let unrelated = flag(&["EventedPLEG"], false);
     vec![format!("--emulated-version=1.{minor}"), unrelated, flag(&[gate], is_on)]
 }
@@ -85,8 +85,8 @@ async fn status(space: &Space) -> Result<HorizontalPodAutoscalerStatus> {
     space.get::<HorizontalPodAutoscaler>("web").await?.status.context("no status")
 }
 
-/// The pods use 54 % of their CPU and the target is 50 %: the difference of 8 % is within the default tolerance of 10 %,
-/// but not within the autoscaler's own tolerance of 1 %.
+/// The pods use 54 % of their CPU and the target is 50 %: the difference of 8 % is within the default tolerance of 10
+/// %, but not within the autoscaler's own tolerance of 1 %.
 async fn scaled_with_tolerance(space: Space, (flags, replicas): (Vec<String>, i32)) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "cpu", "54m");

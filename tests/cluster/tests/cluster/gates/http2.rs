@@ -14,7 +14,8 @@ use crate::process::serving::{ManagerProcess, bare_control_plane};
 /// RFC 9113, 3.4, and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A HEADERS frame of stream 1 with `GET https://localhost/` that ends the stream: names and values are in HPACK's table.
+/// A HEADERS frame of stream 1 with `GET https://localhost/` that ends the stream: names and values are in HPACK's
+/// table.
 const REQUEST: &[u8] = b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x87\x84\x01\x09localhost";
 
 const GOAWAY: u8 = 7;

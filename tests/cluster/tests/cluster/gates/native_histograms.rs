@@ -31,7 +31,7 @@ const CONTROLLERS: &str = "--controllers=serviceaccount-controller,job-controlle
                            ttl-after-finished-controller,replicaset-controller,endpointslice-controller,\
                            node-lifecycle-controller,root-ca-certificate-publisher-controller";
 
-/// Families that each of both managers serves with native buckets.
+/// Families that both managers serve with native buckets.
 const NATIVE_IN_BOTH: [&str; 2] = ["authentication_duration_seconds", "authorization_duration_seconds"];
 
 /// Families that upstream's manager creates before it applies the gate, so that they stay classic there.

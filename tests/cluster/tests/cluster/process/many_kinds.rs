@@ -207,7 +207,7 @@ impl LeaseObserver {
         let recorded = seen.clone();
         let task = tokio::spawn(async move {
             loop {
-                // A read that fails shows nothing about the manager; the next one shows the gap.
+                // A failed read says nothing about the manager; the next successful one reveals a missed renewal.
                 if let Ok(lease) = read().await {
                     let (renewals, first_failure) = &mut *lock(&recorded);
                     if let Err(failure) = renewals.record(lease) {

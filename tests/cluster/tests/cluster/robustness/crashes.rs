@@ -92,8 +92,8 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
     Ok(writes)
 }
 
-/// Waits until the manager has completed its remaining writes. A status that the scenario accepted may belong to an earlier
-/// state, and the manager combines the changes of a status.
+/// Waits until the manager has completed its remaining writes. A status that the scenario accepted may belong to an
+/// earlier state, and the manager combines the changes of a status.
 async fn until_last_writes(faults: &Faults) -> Result<()> {
     eventually("the manager writes nothing more", || async {
         let before = faults.count(Call::is_object_write);

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use serde_json::json;
 
-/// Hostile names, and whether upstream's clients send a request for an object of that name.
+/// Hostile names, and whether upstream's clients send a request for an object with that name.
 const NAMES: [(&str, bool); 12] = [
     ("missing", true),
     ("?watch=true&timeoutSeconds=99999999", true),

@@ -73,8 +73,8 @@ fn owner(kind: &str, name: &str, uid: usize) -> Value {
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("00000000-0000-4000-8000-{uid:012}")})
 }
 
-/// Returns objects with references to many owners, to missing owners, and to objects of the other namespace; and objects
-/// with a finalizer.
+/// Returns objects with references to many owners, to missing owners, and to objects of the other namespace; and
+/// objects with a finalizer.
 fn owners(victim: &str) -> Vec<Creation> {
     let many: Vec<Value> = (0..OWNERS).map(|n| owner("ConfigMap", &format!("owner-{n}"), n)).collect();
     let mut all = vec![
@@ -197,8 +197,9 @@ fn workloads() -> Vec<Creation> {
     ]
 }
 
-/// Returns pairs of objects for which a naive comparison of all parts of one with all parts of the other takes seconds: labels and
-/// requirements of selectors, ports of Services and of pods; and many subsets, each of which becomes an EndpointSlice.
+/// Returns pairs of objects for which a naive comparison of all parts of one with all parts of the other takes seconds:
+/// labels and requirements of selectors, ports of Services and of pods; and many subsets, each of which becomes an
+/// EndpointSlice.
 fn expensive_pairs() -> Vec<Creation> {
     // No scheduler has this name: the pods need no node.
     let pod = |name: &str, labels: Value, ports: Vec<Value>| {
@@ -297,7 +298,8 @@ fn named(victim: &str) -> Vec<Creation> {
     all
 }
 
-/// Returns a custom resource whose content is nested deeply, as text: values of that depth cannot be dropped on a small stack.
+/// Returns a custom resource whose content is nested deeply, as text: values of that depth cannot be dropped on a small
+/// stack.
 pub fn nested() -> String {
     let (open, close) = ("{\"a\":".repeat(LEVELS), "}".repeat(LEVELS));
     format!(

@@ -63,7 +63,7 @@ impl Stage {
         Self::with(|cluster| command(cluster, KCM)).await
     }
 
-    /// Sets the stage with a manager, by its program.
+    /// Sets up the cluster with a manager whose program `program` returns.
     async fn with(program: impl FnOnce(&ControlPlane) -> Result<PathBuf>) -> Result<Self> {
         let options = Options { nodes: 4, audit: true, ..Options::default() };
         let bed = Arc::new(Bed::without_accounts(options).await?);
@@ -82,7 +82,7 @@ impl Stage {
         Ok(Self { bed, manager, tenant, other, client, usual, memory_kib })
     }
 
-    /// Rolls the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
+    /// Rolls out the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
     async fn roll_other(&self, when: &str, first: u32) -> Result<()> {
         self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
@@ -507,7 +507,7 @@ impl Drop for Writes {
 pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     aggregated::serve(&stage.bed.cluster).await?;
-    // Waits for a new discovery, lists of the new kinds, and their fallbacks.
+    // Long enough for the next discovery, for lists of the new kinds, and for their fallbacks.
     for round in 0..6 {
         stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;

@@ -28,8 +28,8 @@ const OBSERVED: Duration = Duration::from_secs(10);
 /// Minimum number of changes of the owners in that time, which is longer on a busy host.
 const MIN_CHANGES: usize = 5;
 
-/// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that another
-/// owner adopts.
+/// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that
+/// another owner adopts.
 const MAX_WITH_SHORT_DELAYS: usize = 16;
 
 /// Maximum with delays that double from one second: 4 attempts in ten seconds, 6 in a minute.
@@ -291,8 +291,8 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
     Ok(())
 }
 
-/// Returns the number of refused creations. With all gates on, a Job waits for its Workload, which is refused instead of its
-/// pods.
+/// Returns the number of refused creations. With all gates on, a Job waits for its Workload, which is refused instead
+/// of its pods.
 fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &str) -> usize {
     let of = |resource: &str| refused.get(&(account.to_owned(), resource.to_owned())).copied().unwrap_or(0);
     match (account, resource) {

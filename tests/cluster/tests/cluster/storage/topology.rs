@@ -1,4 +1,5 @@
-//! Volumes in zones: the first pod that uses a claim decides on the zone of its volume, and later pods follow the volume.
+//! Volumes in zones: the first pod that uses a claim decides on the zone of its volume, and later pods follow the
+//! volume.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{pod, with};

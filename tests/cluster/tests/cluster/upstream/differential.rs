@@ -192,7 +192,7 @@ const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-async fn play(space: &Space, scenario: &Scenario) -> Result<Trace> {
+async fn run_scenario(space: &Space, scenario: &Scenario) -> Result<Trace> {
     for step in (scenario.steps)() {
         match step {
             Step::Deployment(object) => drop(space.create::<k8s_openapi::api::apps::v1::Deployment>(object).await?),
@@ -238,7 +238,7 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
         let space = bed.space(&scenario.name.replace(' ', "-")).await?;
         let faults = Faults::default();
         let _manager = if ours { Some(Manager::start(&space, &faults).await?) } else { None };
-        let trace = play(&space, scenario).await.with_context(|| format!("scenario {}", scenario.name))?;
+        let trace = run_scenario(&space, scenario).await.with_context(|| format!("scenario {}", scenario.name))?;
         anyhow::Ok((scenario.name, trace))
     });
     Ok(try_join_all(played).await?.into_iter().collect())

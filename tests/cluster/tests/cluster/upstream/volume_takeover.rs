@@ -95,7 +95,8 @@ fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
-/// Returns true if the protection controller has written its condition: the last write for a claim that is bound and not used.
+/// Returns true if the protection controller has written its condition: the last write for a claim that is bound and
+/// not used.
 fn is_reported_unused(claim: &PersistentVolumeClaim) -> bool {
     let conditions = claim.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|conditions| conditions.iter().any(|condition| condition.type_ == "Unused"))

@@ -343,8 +343,8 @@ pub async fn drained_node_keeps_its_daemon_pod(space: Space) -> Result<()> {
     fleet.delete_nodes().await
 }
 
-/// Fails unless at least `min_ready` pods are ready and no node has more than `max` pods. Pods that are being deleted do
-/// not count.
+/// Fails unless at least `min_ready` pods are ready and no node has more than `max` pods. Pods that are being deleted
+/// do not count.
 fn check_pods_on_nodes(view: &View, min_ready: usize, max: usize) -> Result<()> {
     let ready = view.pods.values().filter(|pod| is_active(pod) && is_ready(pod)).count();
     ensure!(ready >= min_ready, "{ready} pods are ready instead of at least {min_ready}");

@@ -115,7 +115,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Returns a Job of this parent, which delegates the PodGroup to it.
+/// Returns a Job of this parent that has to create its PodGroup, because the parent delegates that to it.
 fn delegated(space: &Space, name: &str, parent: &CronJob) -> Value {
     let owner = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "name": parent.metadata.name, "uid": parent.metadata.uid,
@@ -228,8 +228,8 @@ async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, re
     Ok(())
 }
 
-/// Pods that are created without the group of their Job are never scheduled together. A Job whose group is refused waits
-/// for it, even if it is suspended, and after a restart of the manager.
+/// Pods that are created without the group of their Job are never scheduled together. A Job whose group is refused
+/// waits for it, even if it is suspended, and after a restart of the manager.
 pub async fn jobs_have_no_pods_while_their_groups_are_refused(_: Space) -> Result<()> {
     let (bed, space) = serving("refused").await?;
     refuse_groups(&space).await?;

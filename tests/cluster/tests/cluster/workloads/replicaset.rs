@@ -158,7 +158,7 @@ pub async fn replicaset_of_six_hundred_pods_is_created_and_deleted(space: Space)
         Ok(())
     })
     .await?;
-    // An overloaded API server may refuse some, which are repeated.
+    // An overloaded API server may refuse some creations; they are retried.
     let created = created_pods(&faults);
     ensure!(created == 600, "{created} creations");
     space.scale::<ReplicaSet>("web", 0).await?;

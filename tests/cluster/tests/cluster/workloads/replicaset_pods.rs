@@ -79,7 +79,7 @@ pub async fn scaling_down_deletes_the_least_useful_pods_first(space: Space) -> R
 pub async fn pod_is_available_after_min_ready_seconds(space: Space) -> Result<()> {
     const MIN_READY: SignedDuration = SignedDuration::from_secs(4);
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    // Numbers of available pods, with the times by which they were written.
+    // Reported numbers of available pods, each with the time at which its write had been observed.
     let reported = Arc::new(Mutex::new(Vec::new()));
     let reports = reported.clone();
     let observer = Observer::start(&space, move |view| {

@@ -26,8 +26,8 @@ pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) 
     bed.explain(result)
 }
 
-/// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it with its
-/// finalizer.
+/// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it with
+/// its finalizer.
 pub async fn load_balancer_controller_and_ccm_leave_each_others_resources_alone(_: Space) -> Result<()> {
     let bed = SharedBed::start(OtherController::Controller).await?;
     let instances = ("nlb-target-type", "instance");
@@ -141,8 +141,8 @@ impl Scenario {
         .await
     }
 
-    /// Changes the other controller's load balancers, then ccm's: each time, those of the other one stay the same. Returns the account after
-    /// that, and ccm's resources.
+    /// Changes the other controller's load balancers, then ccm's: each time, those of the other one stay the same.
+    /// Returns the account after that, and ccm's resources.
     async fn change(
         &self,
         bed: &SharedBed,

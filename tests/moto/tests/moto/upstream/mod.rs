@@ -1,5 +1,5 @@
-//! The real cloud-provider-aws and the real AWS Load Balancer Controller in the same cluster and the same AWS account as
-//! ccm: next to it, and before and after it.
+//! The real cloud-provider-aws and the real AWS Load Balancer Controller in the same cluster and the same AWS account
+//! as ccm: next to it, and before and after it.
 
 pub mod account;
 pub mod coexistence;

@@ -63,7 +63,7 @@ pub struct SharedBed {
 }
 
 impl SharedBed {
-    /// Starts all but the controllers, with two nodes.
+    /// Starts everything except the controllers, with two nodes.
     pub async fn start(other: OtherController) -> Result<Self> {
         // The first build blocks for minutes.
         let building = tokio::task::spawn_blocking(move || other.program());
@@ -71,7 +71,8 @@ impl SharedBed {
         let aws = aws?;
         program??;
         let other_proxy = aws.moto.proxy.for_another_client().await?;
-        // cloud-provider-aws sleeps for ten seconds while a security group is in use, and checks the forms of names.
+        // cloud-provider-aws sleeps for ten seconds while a security group is in use, and checks the format of DNS
+        // names.
         other_proxy.keep_interfaces(0);
         for endpoint in [&aws.moto.proxy, &other_proxy] {
             endpoint.name_network_balancers();

@@ -1,5 +1,5 @@
-//! Takeovers between another controller and ccm, in both directions, with the steps of `docs/takeover.md`: Services keep
-//! their addresses, and no load balancer, target group or listener is created or deleted.
+//! Takeovers between another controller and ccm, in both directions, with the steps of `docs/takeover.md`: Services
+//! keep their addresses, and no load balancer, target group or listener is created or deleted.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Faults, Manager, Space, eventually};
@@ -188,7 +188,8 @@ async fn move_back_to_controller(
         Ok(())
     })
     .await?;
-    // A ccm that runs for other Services leaves this one alone, and deletes its shared security group with its last one.
+    // A ccm that runs for other Services leaves this one alone, and deletes its shared security group with its last
+    // one.
     let _manager = ccm(bed, &[POLICY], &[]).await?;
     bed.create(service("own", None, &[("type", "nlb")])).await?;
     bed.host_names(&["own"]).await?;

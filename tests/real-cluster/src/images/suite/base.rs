@@ -85,7 +85,7 @@ pub(super) fn remove_unfinished(programs: &Programs) {
     }
 }
 
-/// Removes the tree, which the end of a previous attempt may be removing too.
+/// Removes the tree. The last process of a previous attempt may be removing it concurrently.
 fn remove(tree: &Path) -> Result<()> {
     if tree.exists() { remove_folder(tree) } else { Ok(()) }
 }
@@ -96,8 +96,8 @@ fn mirror() -> String {
     targets.ok().and_then(|targets| debian_mirror(&targets)).unwrap_or_else(|| PUBLIC_MIRROR.to_owned())
 }
 
-/// Returns the first mirror of Debian's main archive in a list with origin, label and URL. Other archives, such as those
-/// of security updates, other distributions and vendors, do not have the packages.
+/// Returns the first mirror of Debian's main archive in a list with origin, label and URL. Other archives, such as
+/// those of security updates, other distributions and vendors, do not have the packages.
 fn debian_mirror(targets: &str) -> Option<String> {
     let mut mirrors = targets.lines().filter_map(|line| line.strip_prefix("Debian|Debian|"));
     mirrors.find(|url| url.starts_with("http")).map(String::from)

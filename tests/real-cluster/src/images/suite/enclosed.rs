@@ -74,7 +74,7 @@ mod tests {
         ["-c".to_owned(), script].map(OsString::from).into_iter()
     }
 
-    /// Returns true if this process may mount in these namespaces. Root in a container mostly may not.
+    /// Returns true if this process may mount in these namespaces. Root in a container usually may not.
     fn may_mount() -> bool {
         let mount = Command::new("unshare").args(NAMESPACES).args(["mount", "-t", "proc", "proc", "/proc"]).output();
         mount.is_ok_and(|output| output.status.success())

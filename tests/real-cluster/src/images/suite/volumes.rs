@@ -1,5 +1,5 @@
-//! Images of the CSI driver of upstream's specs and its sidecars, and of the proxy to CSI and DRA drivers that run inside the
-//! suite.
+//! Images of the CSI driver of upstream's specs and its sidecars, and of the proxy to CSI and DRA drivers that run
+//! inside the suite.
 //!
 //! The sidecars are upstream's, except for the registrar: it and the driver are not Go modules, and have replacements
 //! in `go/`.
