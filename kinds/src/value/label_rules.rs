@@ -147,8 +147,8 @@ mod tests {
             4 => Requirement::NotIn(key, values),
             5 => Requirement::Exists(key),
             6 => Requirement::DoesNotExist(key),
-            7 => Requirement::Greater(key, values.len() as i64 - 1),
-            _ => Requirement::Less(key, values.len() as i64 + 1),
+            7 => Requirement::Greater(key, 1),
+            _ => Requirement::Less(key, 2),
         })
     }
 

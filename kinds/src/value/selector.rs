@@ -1,7 +1,7 @@
 //! Label selectors, decoded once and matched often (apimachinery, LabelSelectorAsSelector).
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::label_rules::LabelRules;
 use crate::intern::{Interner, Str, label};
@@ -46,21 +46,21 @@ pub enum Selector {
     Invalid(String),
 }
 
-/// A selector with more requirements and values is also kept as [`LabelRules`].
+/// A selector with more requirements and values is compared by its [`LabelRules`].
 const MAX_SCANNED: usize = 32;
 
 /// The requirements of a selector.
 #[derive(Debug, Clone, Default)]
 pub struct Requirements {
     list: Vec<Requirement>,
-    /// The same requirements in the form for comparisons; `None` if there are few.
-    rules: Option<Arc<LabelRules>>,
+    /// The same requirements in the form for comparisons, from the first one on; `None` if there are few.
+    rules: Option<Arc<OnceLock<LabelRules>>>,
 }
 
 impl Requirements {
     fn match_labels(&self, labels: &[(Str, Str)]) -> bool {
         match &self.rules {
-            Some(rules) => rules.match_labels(labels),
+            Some(rules) => rules.get_or_init(|| LabelRules::of(&self.list)).match_labels(labels),
             None => self.list.iter().all(|requirement| requirement.matches(labels)),
         }
     }
@@ -85,8 +85,7 @@ impl Deref for Requirements {
 impl From<Vec<Requirement>> for Requirements {
     fn from(list: Vec<Requirement>) -> Self {
         let scanned: usize = list.iter().map(Requirement::scanned).sum();
-        let rules = (scanned > MAX_SCANNED).then(|| Arc::new(LabelRules::of(&list)));
-        Self { list, rules }
+        Self { list, rules: (scanned > MAX_SCANNED).then(Arc::default) }
     }
 }
 
