@@ -207,7 +207,8 @@ async fn rescale_is_counted_although_its_status_cannot_be_written() {
     lock(&bench.server).refuses_status = true;
     bench.reconciler.reconcile(&key()).await.expect_err("the status is not written");
     assert_eq!(lock(&bench.server).replicas, Some(MAX_REPLICAS));
-    let line = "horizontal_pod_autoscaler_controller_reconciliations_total{action=\"scale_down\",error=\"internal\"} 1.0";
+    let line =
+        "horizontal_pod_autoscaler_controller_reconciliations_total{action=\"scale_down\",error=\"internal\"} 1.0";
     let text = bench.metrics.text();
     assert!(text.lines().any(|found| found == line), "{text}");
 }
