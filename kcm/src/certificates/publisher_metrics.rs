@@ -32,11 +32,24 @@ pub struct Failure {
     ended: Result<Outcome, ReconcileError>,
 }
 
+impl Failure {
+    /// Creates the failure of a write that was based on an outdated cache: it is counted and retried, and not reported as
+    /// an error.
+    pub fn outdated(error: &WriteError) -> Self {
+        Self { code: code_of(error), ended: Ok(Outcome::RequeueWithBackoff) }
+    }
+}
+
+fn code_of(error: &WriteError) -> u16 {
+    error.refused().map_or(LOCAL_ERROR, |status| status.code)
+}
+
 impl From<WriteError> for Failure {
     fn from(error: WriteError) -> Self {
-        let code = error.refused().map_or(LOCAL_ERROR, |status| status.code);
-        let is_outdated = error.is_conflict() || error.is_already_exists();
-        Self { code, ended: if is_outdated { Ok(Outcome::RequeueWithBackoff) } else { Err(error.into()) } }
+        if error.is_conflict() || error.is_already_exists() {
+            return Self::outdated(&error);
+        }
+        Self { code: code_of(&error), ended: Err(error.into()) }
     }
 }
 

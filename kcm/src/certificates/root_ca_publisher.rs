@@ -134,7 +134,12 @@ impl Publisher {
                 let object = body
                     .update(&[(DESCRIPTION, DESCRIPTION_TEXT)], [(CA_CERT, &*self.root_ca)])
                     .map_err(|error| ReconcileError::new(error.to_string()))?;
-                self.writer.replace(&ConfigMap::RESOURCE, &name, None, &object).await
+                let written = self.writer.replace(&ConfigMap::RESOURCE, &name, None, &object).await;
+                // The ConfigMap was deleted, and is created again. Upstream counts and retries this, too.
+                match written {
+                    Err(error) if error.is_not_found() => return Err(Failure::outdated(&error)),
+                    written => written,
+                }
             }
             // Every creation would be refused in a namespace that is being deleted or no longer exists.
             _ if self.namespaces.get(key).is_none_or(|namespace| namespace.meta.is_deleting()) => {
@@ -153,8 +158,8 @@ impl Publisher {
                 }
                 Ok(Outcome::Done)
             }
-            // The namespace or the ConfigMap was deleted; the watch will deliver that.
-            Err(error) if is_object_or_namespace_deleted(&error) => {
+            // The namespace was deleted; the watch will deliver that.
+            Err(error) if is_namespace_deleted(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)
             }
@@ -174,7 +179,7 @@ impl Publisher {
     }
 }
 
-fn is_object_or_namespace_deleted(error: &WriteError) -> bool {
+fn is_namespace_deleted(error: &WriteError) -> bool {
     error.is_not_found() || error.is_namespace_terminating()
 }
 
@@ -226,32 +231,63 @@ mod tests {
         assert_eq!(of_map(&Change { old: Some(&other), new: None }), None);
     }
 
-    #[tokio::test]
-    async fn config_map_is_created_only_in_namespaces_that_are_not_being_deleted() {
-        let namespace = |deletion| Namespace {
+    fn publisher(
+        writer: Writer,
+        namespace: Option<Namespace>,
+        map: Option<ConfigMap>,
+        metrics: &runtime::metrics::Metrics,
+    ) -> Publisher {
+        let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
+        Publisher {
+            root_ca: "CA".into(),
+            namespaces: Arc::new(runtime::testing::filled_store(decode(), vec![], namespace)),
+            maps: Arc::new(runtime::testing::filled_store(decode(), vec![], map)),
+            writer,
+            consistency: Consistency::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+            syncs: Syncs::register(metrics, "test", [""; 2]),
+        }
+    }
+
+    fn namespace(deletion: i64) -> Namespace {
+        Namespace {
             meta: kinds::Meta { deletion: kinds::Time(deletion), ..runtime::testing::meta("", "a", 1) },
             active: deletion == 0,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn config_map_is_created_only_in_namespaces_that_are_not_being_deleted() {
         for (name, namespace, expected) in [
             ("active", Some(namespace(0)), 1),
             ("being deleted", Some(namespace(5)), 0),
             ("no longer in the cache", None, 0),
         ] {
             let (writer, sent) = runtime::testing::counting_writer(403, "").await;
-            let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
-            let metrics = runtime::metrics::Metrics::new();
-            let publisher = Publisher {
-                root_ca: "CA".into(),
-                namespaces: Arc::new(runtime::testing::filled_store(decode(), vec![], namespace)),
-                maps: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
-                writer,
-                consistency: Consistency::default(),
-                queue: Queue::new(QueueOptions::named("test")),
-                syncs: Syncs::register(&metrics, "test", [""; 2]),
-            };
+            let publisher = publisher(writer, namespace, None, &runtime::metrics::Metrics::new());
             let refused = publisher.reconcile(&ObjectKey::new("", "a")).await.is_err();
             let sent = sent.load(std::sync::atomic::Ordering::Relaxed);
             assert_eq!((sent, refused), (expected, expected == 1), "{name}");
+        }
+    }
+
+    /// Cases of upstream's syncNamespace: a creation in a namespace that does not exist succeeds, an update of a ConfigMap
+    /// that does not exist fails.
+    #[tokio::test]
+    async fn missing_config_map_is_counted_and_retried_and_missing_namespace_is_not() {
+        let outdated = map(ROOT_CA, Some("x"), &[(CA_CERT, "other")]);
+        for (name, map, code, expected) in [
+            ("the namespace was deleted", None, 200, Outcome::Done),
+            ("the ConfigMap was deleted", Some((*outdated).clone()), 404, Outcome::RequeueWithBackoff),
+        ] {
+            let (writer, _) = runtime::testing::counting_writer(404, "").await;
+            let metrics = runtime::metrics::Metrics::new();
+            let publisher = publisher(writer, Some(namespace(0)), map, &metrics);
+            let outcome = publisher.reconcile(&ObjectKey::new("", "a")).await.expect("no error");
+            assert_eq!(outcome, expected, "{name}");
+            let text = metrics.text();
+            let line = format!("test_sync_total{{code=\"{code}\"}} 1");
+            assert!(text.lines().any(|found| found == line), "{name}: no {line} in {text}");
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod access_modes;
 pub mod condition;
 pub mod int_or_string;
 pub mod ip;
+mod label_rules;
 pub mod names;
 pub mod quantity;
 pub mod resource_list;

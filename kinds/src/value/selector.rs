@@ -1,5 +1,9 @@
 //! Label selectors, decoded once and matched often (apimachinery, LabelSelectorAsSelector).
 
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use super::label_rules::LabelRules;
 use crate::intern::{Interner, Str, label};
 use crate::wire::schema::{label_selector, label_selector_requirement as requirement};
 use crate::wire::{WireError, fields, map_entry};
@@ -37,9 +41,58 @@ pub enum Selector {
     #[default]
     Nothing,
     /// All requirements must hold; an empty list matches everything.
-    All(Vec<Requirement>),
+    All(Requirements),
     /// Invalid; the text is the reason.
     Invalid(String),
+}
+
+/// A selector with more requirements and values is compared by its [`LabelRules`].
+const MAX_SCANNED: usize = 32;
+
+/// The requirements of a selector.
+#[derive(Debug, Clone, Default)]
+pub struct Requirements {
+    list: Vec<Requirement>,
+    /// The same requirements in the form for comparisons, from the first one on; `None` if there are few.
+    rules: Option<Arc<OnceLock<LabelRules>>>,
+}
+
+impl Requirements {
+    fn match_labels(&self, labels: &[(Str, Str)]) -> bool {
+        match &self.rules {
+            Some(rules) => rules.get_or_init(|| LabelRules::of(&self.list)).match_labels(labels),
+            None => self.list.iter().all(|requirement| requirement.matches(labels)),
+        }
+    }
+}
+
+impl PartialEq for Requirements {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
+}
+
+impl Eq for Requirements {}
+
+impl Deref for Requirements {
+    type Target = [Requirement];
+
+    fn deref(&self) -> &[Requirement] {
+        &self.list
+    }
+}
+
+impl From<Vec<Requirement>> for Requirements {
+    fn from(list: Vec<Requirement>) -> Self {
+        let scanned: usize = list.iter().map(Requirement::scanned).sum();
+        Self { list, rules: (scanned > MAX_SCANNED).then(Arc::default) }
+    }
+}
+
+impl FromIterator<Requirement> for Requirements {
+    fn from_iter<I: IntoIterator<Item = Requirement>>(requirements: I) -> Self {
+        requirements.into_iter().collect::<Vec<_>>().into()
+    }
 }
 
 impl Selector {
@@ -73,13 +126,13 @@ impl Selector {
     /// apimachinery/pkg/labels, ByKey.
     pub(super) fn sorted(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key().cmp(b.key()));
-        Self::All(requirements)
+        Self::All(requirements.into())
     }
 
     /// Returns true if a label set satisfies the selector.
     pub fn matches(&self, labels: &[(Str, Str)]) -> bool {
         match self {
-            Self::All(requirements) => requirements.iter().all(|requirement| requirement.matches(labels)),
+            Self::All(requirements) => requirements.match_labels(labels),
             Self::Nothing | Self::Invalid(_) => false,
         }
     }
@@ -98,7 +151,15 @@ impl Selector {
 }
 
 impl Requirement {
-    fn key(&self) -> &Str {
+    /// Returns the number of texts that a comparison with one object may scan.
+    fn scanned(&self) -> usize {
+        match self {
+            Self::In(_, values) | Self::NotIn(_, values) => values.len(),
+            _ => 1,
+        }
+    }
+
+    pub(super) fn key(&self) -> &Str {
         match self {
             Self::Equals(key, _)
             | Self::DoubleEquals(key, _)

@@ -56,9 +56,30 @@ impl Collector for Metrics {
             let name = format!("resourcepoolstatusrequest_controller_{name}");
             let of_driver =
                 |(driver, counts): (&Str, &[u64; 2])| ([("driver_name", driver.to_string())], counts[at] as f64);
-            counters(&mut encoder, &name, help, writes.iter().map(of_driver))?;
+            // A driver without failures has no series of them, as upstream.
+            let counted = writes.iter().filter(|(_, counts)| counts[at] > 0);
+            counters(&mut encoder, &name, help, counted.map(of_driver))?;
         }
         let name = "resourcepoolstatusrequest_controller_request_processing_duration_seconds";
         self.durations.encode(&mut encoder, name, "Time taken to process a ResourcePoolStatusRequest")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn failures_are_served_from_the_first_one_on() {
+        let metrics = Arc::new(Metrics::default());
+        let registry = runtime::metrics::Metrics::default();
+        registry.collect(metrics.clone());
+        metrics.processed(&"gpu.example.com".into(), true, 0.1);
+        let name = "resourcepoolstatusrequest_controller_request_processing_errors_total{";
+        assert!(!registry.text().contains(name), "{}", registry.text());
+        metrics.processed(&"gpu.example.com".into(), false, 0.1);
+        assert!(registry.text().contains(name), "{}", registry.text());
     }
 }

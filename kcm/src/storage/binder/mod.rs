@@ -11,7 +11,6 @@ mod decide_volume;
 mod draft;
 mod host_path;
 mod keys;
-mod label_rules;
 mod matcher;
 mod metrics;
 mod migration_edits;

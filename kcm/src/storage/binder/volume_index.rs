@@ -12,7 +12,6 @@ use kinds::persistent_volume::Phase;
 use kinds::resource_list::Amount;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
-use super::label_rules::LabelRules;
 use super::reserved_volumes::ReservedVolumes;
 
 /// Properties of a volume that must be equal to the claim's.
@@ -175,8 +174,10 @@ impl VolumeIndex {
             .filter(|((_, set), _)| set.contains(modes))
             .flat_map(|(_, by_size)| by_size.range(smallest.clone()..).map(|(_, volume)| volume));
         let is_held = |volume: &PersistentVolume| self.holds.contains_key(&volume.meta.name);
-        let rules = claim.selector.as_deref().map(LabelRules::of);
-        fitting.find(|volume| rules.as_ref().is_none_or(|rules| rules.select(volume)) && !is_held(volume))
+        let selects = |volume: &PersistentVolume| {
+            claim.selector.as_ref().is_none_or(|selector| selector.matches(&volume.meta.labels))
+        };
+        fitting.find(|volume| selects(volume) && !is_held(volume))
     }
 
     /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already, or

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use kinds::access_modes::AccessModes;
 use kinds::meta::ObjectKey;
 use kinds::resource_list::Amount;
+use kinds::selector::Selector;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
-use super::label_rules::LabelRules;
 use super::volume_index::{Bucket, requested};
 
 /// Sorts after all namespaces, which are ASCII.
@@ -16,7 +16,7 @@ const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
 #[derive(Debug)]
 struct Need {
     modes: AccessModes,
-    labels: Option<LabelRules>,
+    labels: Option<Box<Selector>>,
 }
 
 /// Position of a waiting claim.
@@ -44,8 +44,7 @@ impl WaitingClaims {
         self.by_class.entry(class.clone()).or_default().insert(key.clone());
         let need = (!is_delayed).then(|| (Bucket::of_claim(claim), requested(claim)));
         if let Some((bucket, request)) = &need {
-            let labels = claim.selector.as_deref().map(LabelRules::of);
-            let waiter = Need { modes: claim.modes(), labels };
+            let waiter = Need { modes: claim.modes(), labels: claim.selector.clone() };
             self.by_need.entry(bucket.clone()).or_default().insert((*request, key.clone()), waiter);
         }
         self.places.insert(key, Place { need, class });
@@ -82,7 +81,8 @@ impl WaitingClaims {
         let bucket = Bucket::of_volume(volume);
         let after_fitting = (volume.storage()?, ObjectKey::new(AFTER_ALL_NAMESPACES, ""));
         let modes = volume.modes();
-        let selects = |need: &Need| need.labels.as_ref().is_none_or(|labels| labels.select(volume));
+        let labels = &volume.meta.labels;
+        let selects = |need: &Need| need.labels.as_ref().is_none_or(|selector| selector.matches(labels));
         let fits = |need: &Need| modes.contains(need.modes) && selects(need);
         let mut fitting = self.by_need.get(&bucket)?.range(..after_fitting).rev();
         let (request, key) = fitting.find(|(_, need)| fits(need)).map(|(at, _)| at.clone())?;

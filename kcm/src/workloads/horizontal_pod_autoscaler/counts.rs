@@ -66,6 +66,11 @@ impl Fault {
     }
 }
 
+const RECONCILIATIONS_HELP: &str = "Number of reconciliations of HPA controller. The label 'action' should be either 'scale_down', 'scale_up', or 'none'. Also, the label 'error' should be either 'spec', 'internal', or 'none'. Note that if both spec and internal errors happen during a reconciliation, the first one to occur is reported in `error` label.";
+const RECONCILIATION_DURATION_HELP: &str = "The time(seconds) that the HPA controller takes to reconcile once. The label 'action' should be either 'scale_down', 'scale_up', or 'none'. Also, the label 'error' should be either 'spec', 'internal', or 'none'. Note that if both spec and internal errors happen during a reconciliation, the first one to occur is reported in `error` label.";
+const COMPUTATIONS_HELP: &str = "Number of metric computations. The label 'action' should be either 'scale_down', 'scale_up', or 'none'. Also, the label 'error' should be either 'spec', 'internal', or 'none'. The label 'metric_type' corresponds to HPA.spec.metrics[*].type";
+const COMPUTATION_DURATION_HELP: &str = "The time(seconds) that the HPA controller takes to calculate one metric. The label 'action' should be either 'scale_down', 'scale_up', or 'none'. The label 'error' should be either 'spec', 'internal', or 'none'. The label 'metric_type' corresponds to HPA.spec.metrics[*].type";
+
 type Metric = (Action, Fault, String);
 
 #[derive(Debug, Default)]
@@ -146,38 +151,28 @@ impl Collector for Counts {
         let counted = reconciled
             .into_iter()
             .map(|((action, fault), count)| ([("action", action.label()), ("error", fault.label())], count as f64));
-        counters(encoder, &name("reconciliations"), "Number of reconciliations of HPA controller", counted)?;
-        self.reconciled.encode(
-            encoder,
-            &name("reconciliation_duration_seconds"),
-            "The time(seconds) that the HPA controller takes to reconcile once",
-        )?;
+        counters(encoder, &name("reconciliations"), RECONCILIATIONS_HELP, counted)?;
+        self.reconciled.encode(encoder, &name("reconciliation_duration_seconds"), RECONCILIATION_DURATION_HELP)?;
         let counted = measured.into_iter().map(|((action, fault, kind), count)| {
             ([("action", action.label()), ("error", fault.label()), ("metric_type", kind)], count as f64)
         });
-        counters(encoder, &name("metric_computation"), "Number of metric computations", counted)?;
-        self.measured.encode(
-            encoder,
-            &name("metric_computation_duration_seconds"),
-            "The time(seconds) that the HPA controller takes to calculate one metric",
-        )?;
+        counters(encoder, &name("metric_computation"), COMPUTATIONS_HELP, counted)?;
+        self.measured.encode(encoder, &name("metric_computation_duration_seconds"), COMPUTATION_DURATION_HELP)?;
         gauges(
             encoder,
             &name("num_horizontal_pod_autoscalers"),
-            "Current number of controlled HPA objects",
+            "Current number of controlled HPA objects.",
             [([], self.autoscalers.len() as f64)],
         )?;
         let wanted = desired.into_iter().map(|(key, replicas)| {
             ([("namespace", key.namespace.to_string()), ("hpa_name", key.name.to_string())], f64::from(replicas))
         });
-        gauges(encoder, &name("desired_replicas"), "Current desired replica count for HPA objects", wanted)?;
+        gauges(encoder, &name("desired_replicas"), "Current desired replica count for HPA objects.", wanted)?;
         let labels = [("group", "autoscaling".to_owned()), ("resource", "horizontalpodautoscalers".to_owned())];
-        counters(
-            encoder,
-            &name("stale_sync_skips"),
-            "Total number of HPA syncs skipped due to a stale watch cache",
-            [(labels, stale as f64)],
-        )
+        let help = "Total number of HPA syncs skipped due to a stale watch cache.";
+        // The series begins with the first skip, as upstream's.
+        let skips = (stale > 0).then_some((labels, stale as f64));
+        counters(encoder, &name("stale_sync_skips"), help, skips)
     }
 }
 
@@ -201,6 +196,7 @@ mod tests {
         counts.reconciled(Action::None, Fault::Internal, took);
         counts.reconciled(Action::None, Fault::Internal, took);
         counts.measured(Action::of(3, 1), Fault::None, "Resource", took);
+        assert!(!metrics.text().contains("stale_sync_skips_total{"), "no sync was skipped yet");
         counts.stale();
         counts.desired(&ObjectKey::new("shop", "web"), 4);
         counts.desired(&ObjectKey::new("shop", "deleted"), 1);
@@ -220,5 +216,17 @@ mod tests {
             assert!(text.lines().any(|own| own == format!("{prefix}{line}")), "{line} is not in\n{text}");
         }
         assert!(!text.contains("deleted"), "{text}");
+        for (name, help) in [
+            ("reconciliations_total", RECONCILIATIONS_HELP),
+            ("reconciliation_duration_seconds", RECONCILIATION_DURATION_HELP),
+            ("metric_computation_total", COMPUTATIONS_HELP),
+            ("metric_computation_duration_seconds", COMPUTATION_DURATION_HELP),
+            ("num_horizontal_pod_autoscalers", "Current number of controlled HPA objects."),
+            ("desired_replicas", "Current desired replica count for HPA objects."),
+            ("stale_sync_skips_total", "Total number of HPA syncs skipped due to a stale watch cache."),
+        ] {
+            let line = format!("# HELP {prefix}{name} {help}");
+            assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+        }
     }
 }

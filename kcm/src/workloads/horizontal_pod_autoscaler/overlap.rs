@@ -1,7 +1,7 @@
 //! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned.
 //! Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::Pod;
@@ -32,6 +32,13 @@ fn required_label(namespace: &str, selector: &Selector) -> Option<u64> {
 fn required_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterator<Item = u64> {
     let labels = requirements.iter().filter_map(Requirement::only_label);
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
+}
+
+/// Returns false if a selector requires a label that none of the pods has. `labels` are the index values of the labels of
+/// all pods.
+fn may_select(namespace: &str, selector: &Selector, labels: &HashSet<u64>) -> bool {
+    let Selector::All(requirements) = selector else { return false };
+    required_labels(namespace, requirements).all(|label| labels.contains(&label))
 }
 
 /// Returns the index value of selectors that require no label to have a certain value.
@@ -72,24 +79,23 @@ impl Overlaps {
     }
 
     /// Returns the first `most` autoscalers of a namespace that select some of these pods.
+    ///
+    /// Autoscalers are compared in the order of their names, each with the pods until one matches: a tenant may have
+    /// thousands of autoscalers for the same thousands of pods.
     pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
-        let index = self.lock();
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
-        let mut found = BTreeSet::new();
-        for pod in pods.iter().filter(|pod| seen.insert(Arc::as_ptr(&pod.meta.labels).cast::<()>())) {
-            let labels = &pod.meta.labels;
-            let pairs = labels.iter().map(|(key, value)| index_key((namespace, &**key, &**value)));
-            for place in pairs.chain([without_label(namespace)]) {
-                for key in index.by_pair.get(&place).into_iter().flatten() {
-                    let selects = |(_, selector): &(u64, Arc<Selector>)| selector.matches(labels);
-                    if *key.namespace == *namespace && index.selectors.get(key).is_some_and(selects) {
-                        found.insert(key);
-                    }
-                }
-            }
-        }
-        found.into_iter().take(most).cloned().collect()
+        let labels = pods.iter().map(|pod| &pod.meta.labels);
+        let distinct: Vec<_> = labels.filter(|labels| seen.insert(Arc::as_ptr(labels).cast::<()>())).collect();
+        let pairs = distinct.iter().flat_map(|labels| labels.iter());
+        let pairs = pairs.map(|(key, value)| index_key((namespace, &**key, &**value)));
+        let places: HashSet<u64> = pairs.chain([without_label(namespace)]).collect();
+        let selects = |selector: &Selector| {
+            may_select(namespace, selector, &places) && distinct.iter().any(|labels| selector.matches(labels))
+        };
+        let candidates = self.lock().candidates(namespace, &places);
+        let selecting = candidates.into_iter().filter(|(_, selector)| selects(selector)).map(|(key, _)| key);
+        selecting.take(most).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, SelectorIndex> {
@@ -98,6 +104,16 @@ impl Overlaps {
 }
 
 impl SelectorIndex {
+    /// Returns the autoscalers of a namespace at these places, sorted by name, with their selectors.
+    fn candidates(&self, namespace: &str, places: &HashSet<u64>) -> Vec<(ObjectKey, Arc<Selector>)> {
+        let keys = places.iter().filter_map(|place| self.by_pair.get(place)).flatten();
+        let keys = keys.filter(|key| *key.namespace == *namespace);
+        let with_selector = |key: &ObjectKey| Some((key.clone(), self.selectors.get(key)?.1.clone()));
+        let mut candidates: Vec<_> = keys.filter_map(with_selector).collect();
+        candidates.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        candidates
+    }
+
     fn remove(&mut self, key: &ObjectKey) {
         let Some((place, _)) = self.selectors.remove(key) else { return };
         if let Some(keys) = self.by_pair.get_mut(&place) {

@@ -278,6 +278,8 @@ pub fn replicas_for_target_value(
 
 /// Returns the number of pods that an object or external metric with a target per pod proposes
 /// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
+///
+/// Differs from upstream: a negative external value is not taken for an overflow, which would scale to the maximum.
 pub fn replicas_for_target_per_pod(
     value: i64,
     target_per_pod: i64,

@@ -196,10 +196,11 @@ impl Autoscalers {
         draft.set_observed(&autoscaler, current, metrics, gates);
         draft.status.desired_replicas = desired;
         self.counts.desired(key, desired);
-        self.write(key, &autoscaler, draft).await?;
+        // The target was scaled, even if the status cannot be written.
+        let unwritten = self.write(key, &autoscaler, draft).await.err();
         Ok(SyncResult {
             action: Action::of(current, desired),
-            problem,
+            problem: unwritten.or(problem),
             outcome: Outcome::RequeueAfter(self.settings.period),
         })
     }

@@ -108,7 +108,7 @@ fn sync_mode_is_chosen_by_precedence() {
     steps.push((d.clone(), &scaled, SyncMode::Hold));
     d.meta.deletion = Time(1);
     steps.push((d.clone(), &scaled, SyncMode::Report));
-    d.selector = Selector::All(vec![]);
+    d.selector = Selector::All(Default::default());
     steps.push((d.clone(), &scaled, SyncMode::Refuse));
     for (at, (deployment, sets, expected)) in steps.into_iter().enumerate() {
         assert_eq!(sync_mode(&deployment, sets), expected, "step {at}");

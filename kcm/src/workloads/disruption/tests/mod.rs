@@ -65,10 +65,10 @@ fn required_labels_of_a_selector_are_found() {
         |key: &str, values: &[&str]| Requirement::In(key.into(), values.iter().map(|value| (*value).into()).collect());
     for (selector, expected) in [
         (Selector::Nothing, vec![]),
-        (Selector::All(vec![]), vec![]),
-        (Selector::All(vec![is("app", &["web"]), Requirement::Exists("tier".into())]), vec!["app=web"]),
-        (Selector::All(vec![is("app", &["web", "db"])]), vec![]),
-        (Selector::All(vec![is("a", &["1"]), is("b", &["2"])]), vec!["a=1", "b=2"]),
+        (Selector::All(Default::default()), vec![]),
+        (Selector::All(vec![is("app", &["web"]), Requirement::Exists("tier".into())].into()), vec!["app=web"]),
+        (Selector::All(vec![is("app", &["web", "db"])].into()), vec![]),
+        (Selector::All(vec![is("a", &["1"]), is("b", &["2"])].into()), vec!["a=1", "b=2"]),
         (Selector::of_labels(&Interner::default(), [("app", "web")]), vec!["app=web"]),
     ] {
         let found: Vec<String> =

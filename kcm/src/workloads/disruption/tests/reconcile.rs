@@ -223,7 +223,7 @@ impl Bench {
 /// Returns a budget of all pods of its namespace.
 fn of_all(min: Option<IntOrString>, max: Option<IntOrString>) -> PodDisruptionBudget {
     budget(|budget| {
-        budget.selector = Selector::All(vec![]);
+        budget.selector = Selector::All(Default::default());
         budget.min_available = min;
         budget.max_unavailable = max;
     })

@@ -90,6 +90,8 @@ struct Server {
     replicas: Option<i32>,
     /// The autoscaler after the last write of its status.
     written: Vec<u8>,
+    /// Writes of the status fail.
+    refuses_status: bool,
 }
 
 impl Server {
@@ -109,6 +111,9 @@ impl Server {
                 "spec": {"replicas": replicas}, "status": {"replicas": replicas, "selector": "app=web"},
             });
             return (200, scale.to_string().into_bytes());
+        }
+        if self.refuses_status {
+            return (500, Vec::new());
         }
         let sent = envelope::unwrap(body).expect("protobuf");
         self.written = object(2, find(sent, fields::STATUS));
@@ -194,6 +199,18 @@ async fn autoscaler_waits_until_the_cache_contains_its_written_status() {
     // Within its limits the autoscaler needs a metric, which it does not have.
     bench.reconciler.reconcile(&key()).await.expect_err("no metric");
     assert!(!bench.requests().contains(&"PUT scale".to_owned()), "the target was scaled before");
+}
+
+#[tokio::test]
+async fn rescale_is_counted_although_its_status_cannot_be_written() {
+    let bench = Bench::new().await;
+    lock(&bench.server).refuses_status = true;
+    bench.reconciler.reconcile(&key()).await.expect_err("the status is not written");
+    assert_eq!(lock(&bench.server).replicas, Some(MAX_REPLICAS));
+    let line =
+        "horizontal_pod_autoscaler_controller_reconciliations_total{action=\"scale_down\",error=\"internal\"} 1.0";
+    let text = bench.metrics.text();
+    assert!(text.lines().any(|found| found == line), "{text}");
 }
 
 #[tokio::test]

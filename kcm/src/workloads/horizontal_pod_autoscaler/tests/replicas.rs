@@ -260,6 +260,7 @@ fn object_values_and_averages_scale() {
         (30_000, 10_000, 0, 3, 30_000),
         (0, 10_000, 4, 0, 0),
         (i64::MAX, 1, 2, i32::MAX, i64::MAX),
+        (-5_000, 1_000, 2, -5, -2_500),
     ] {
         let (replicas, current) = replicas_for_target_per_pod(value, each, existing, TOLERANCES);
         assert_eq!((replicas, current.average_value), (expected, Some(share)), "{value} by {each}");
