@@ -1,11 +1,19 @@
 //! Finalizers that block the deletion of an object while something uses it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kinds::meta::ObjectKey;
 use kinds::{Decode, DecodeError, Kind, Meta, metadata_edit};
 use runtime::consistency::Consistency;
-use runtime::store::Store;
+use runtime::manager::Manager;
+use runtime::queue::Queue;
+use runtime::store::{Cached, Store};
+use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
+use tracing::debug;
 
 /// Delay of the next reconcile of an object whose user is on the API server but not in the cache yet.
 ///
@@ -80,6 +88,82 @@ impl<K: Kind> Guard<'_, K> {
     }
 }
 
+/// The users of objects, which keep these from being deleted.
+pub trait Users<K>: Send + Sync + 'static {
+    /// Returns true if an object has a user, by the object itself and by the caches.
+    fn are_cached(&self, object: &K) -> bool;
+
+    /// Returns true if an object has a user on the API server. By default the object that is read before the finalizer is
+    /// removed shows its users.
+    fn are_on_server<'a>(&'a self, _: &'a K) -> BoxFuture<'a, Result<bool, WriteError>> {
+        async { Ok(false) }.boxed()
+    }
+}
+
+/// Adds a finalizer to all objects of a kind, and removes it from an object that is being deleted once it has no users.
+pub struct Protection<K: Kind, U> {
+    /// The finalizer.
+    pub finalizer: &'static str,
+    /// The objects.
+    pub objects: Arc<Store<K>>,
+    /// Their users. The end of a use requeues the object.
+    pub users: U,
+    /// Writes the finalizer.
+    pub writer: Writer,
+    /// Own writes that the cache may not contain yet.
+    pub consistency: Consistency,
+    /// The queue of objects.
+    pub queue: Arc<Queue<ObjectKey>>,
+}
+
+impl<K: Kind, U: Users<K>> Protection<K, U> {
+    /// Adds the objects whose finalizer has to be added, or may be removed, to the queue, and one worker.
+    pub fn start(self, manager: &mut Manager, name: &'static str) {
+        let (queue, finalizer) = (self.queue.clone(), self.finalizer);
+        let changed = queue.clone();
+        self.objects.subscribe(move |change| {
+            if let Some(object) = change.new.filter(|object| need(object.meta(), finalizer) != Need::Nothing) {
+                changed.add(object.meta().key());
+            }
+        });
+        manager.add(WorkOptions { name, workers: 1 }, queue, Arc::new(self));
+    }
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
+        let object = match self.consistency.read(key, &self.objects, self.queue.waker(key)) {
+            Cached::Current(object) => object,
+            Cached::Absent => return Ok(Outcome::Done),
+            Cached::Lagging => return Ok(Outcome::WaitingForCache),
+        };
+        let need = need(object.meta(), self.finalizer);
+        if need == Need::Nothing {
+            return Ok(Outcome::Done);
+        }
+        if need == Need::Removal {
+            if self.users.are_cached(&object) {
+                debug!(object = %key, finalizer = self.finalizer, "keeping the finalizer: the object is in use");
+                return Ok(Outcome::Done);
+            }
+            if self.users.are_on_server(&object).await? {
+                debug!(object = %key, finalizer = self.finalizer, "keeping the finalizer: the cache lacks a user of the object");
+                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
+            }
+        }
+        let (writer, store, consistency) = (&self.writer, &*self.objects, &self.consistency);
+        let guard = Guard { finalizer: self.finalizer, writer, store, consistency };
+        guard.write(object.meta(), need, |fresh| !self.users.are_cached(fresh)).await?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl<K: Kind, U: Users<K>> Reconcile for Protection<K, U> {
+    type Key = ObjectKey;
+
+    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
+        self.sync(key).boxed()
+    }
+}
+
 /// Returns the decoding of objects that are read once and not stored.
 pub fn decode_once(sections: kinds::Sections) -> Decode {
     Decode { interner: std::sync::Arc::default(), sections }
@@ -87,10 +171,129 @@ pub fn decode_once(sections: kinds::Sections) -> Decode {
 
 #[cfg(test)]
 mod tests {
-    use kinds::Time;
-    use runtime::testing::meta;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::Method;
+    use kinds::schema::object_meta;
+    use kinds::wire::Put;
+    use kinds::{Sections, Time, VolumeAttributesClass, envelope};
+    use runtime::lock::lock;
+    use runtime::queue::QueueOptions;
+    use runtime::testing::{clients, deliver, filled_store, meta, writer_of};
 
     use super::*;
+
+    const FINALIZER: &str = "example.com/in-use";
+    const RESOURCE: &kinds::Resource = &VolumeAttributesClass::RESOURCE;
+
+    fn object(version: u64, is_deleting: bool, finalizers: &[&str]) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| {
+            meta.put_str(object_meta::NAME, "gold");
+            meta.put_str(object_meta::UID, "gold-uid");
+            meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+            if is_deleting {
+                Time(1).put(meta, object_meta::DELETION_TIMESTAMP);
+            }
+            finalizers.iter().for_each(|name| meta.put_str(object_meta::FINALIZERS, name));
+        });
+        object
+    }
+
+    fn read(object: &[u8]) -> VolumeAttributesClass {
+        VolumeAttributesClass::decode(&decode_once(Sections::default()), object).expect("well-formed")
+    }
+
+    /// An API server with one object, and the finalizers that were written.
+    struct Server {
+        object: Vec<u8>,
+        refuses_writes: bool,
+        reads: usize,
+        written: Vec<Vec<String>>,
+    }
+
+    impl Server {
+        fn respond(&mut self, method: &Method, body: &[u8]) -> (u16, Vec<u8>) {
+            if method == Method::PUT {
+                if self.refuses_writes {
+                    return (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec());
+                }
+                let sent = read(envelope::unwrap(body).expect("an envelope"));
+                let names: Vec<&str> = sent.meta.finalizers.iter().map(|name| &**name).collect();
+                self.object = object(sent.meta.version + 1, sent.meta.is_deleting(), &names);
+                self.written.push(names.into_iter().map(str::to_owned).collect());
+            } else {
+                self.reads += 1;
+            }
+            (200, envelope::wrap(RESOURCE, &self.object))
+        }
+    }
+
+    #[derive(Default)]
+    struct Use {
+        is_cached: AtomicBool,
+        is_on_server: AtomicBool,
+    }
+
+    impl Users<VolumeAttributesClass> for Arc<Use> {
+        fn are_cached(&self, _: &VolumeAttributesClass) -> bool {
+            self.is_cached.load(Ordering::Relaxed)
+        }
+
+        fn are_on_server<'a>(&'a self, _: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, WriteError>> {
+            // A user may reach the cache in the meantime.
+            let is_used = self.is_on_server.swap(false, Ordering::Relaxed);
+            async move { Ok(is_used) }.boxed()
+        }
+    }
+
+    /// Upstream's cases of TestPVProtectionController and TestVACProtectionController.
+    #[tokio::test]
+    async fn finalizer_is_added_and_removed_once_nothing_uses_the_object() {
+        let server = Arc::new(Mutex::new(Server {
+            object: object(1, false, &["other"]),
+            refuses_writes: true,
+            reads: 0,
+            written: vec![],
+        }));
+        let responding = server.clone();
+        let writer = writer_of(clients(move |method, _, body| lock(&responding).respond(method, body)).await);
+        let users = Arc::<Use>::default();
+        let protection = Protection {
+            finalizer: FINALIZER,
+            objects: Arc::new(filled_store(decode_once(Sections::default()), Vec::new(), [])),
+            users: users.clone(),
+            writer,
+            consistency: Consistency::default(),
+            queue: Queue::new(QueueOptions::named("test")),
+        };
+        let key = ObjectKey::new("", "gold");
+        let reconcile = || {
+            deliver(&protection.objects, read(&lock(&server).object));
+            protection.reconcile(&key)
+        };
+        let written = || std::mem::take(&mut lock(&server).written);
+        let reads = || std::mem::take(&mut lock(&server).reads);
+        reconcile().await.expect_err("the write is refused");
+        lock(&server).refuses_writes = false;
+        assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![vec!["other".into(), FINALIZER.into()]]));
+        assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![]), "it is set");
+        let deleted = object(7, true, &["other", FINALIZER]);
+        lock(&server).object = deleted;
+        users.is_cached.store(true, Ordering::Relaxed);
+        reads();
+        assert_eq!((reconcile().await, reads(), written()), (Ok(Outcome::Done), 0, vec![]), "it is in use");
+        users.is_cached.store(false, Ordering::Relaxed);
+        users.is_on_server.store(true, Ordering::Relaxed);
+        let later = Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
+        assert_eq!((reconcile().await, written()), (later, vec![]), "the cache lacks a user");
+        lock(&server).refuses_writes = true;
+        reconcile().await.expect_err("the write is refused");
+        lock(&server).refuses_writes = false;
+        assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![vec!["other".into()]]));
+        assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![]), "it is removed");
+    }
 
     #[test]
     fn finalizer_is_added_to_existing_objects_and_removed_from_deleted_ones() {

@@ -9,18 +9,15 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, Sections, Str, VolumeAttributesClass};
-use runtime::consistency::Consistency;
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Cached, Change, Store};
+use runtime::store::{Change, Store};
 use runtime::watch::Builder;
-use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
-use tracing::debug;
 
 use super::indexes::{claims_by_attributes_class, of_attributes_class, volumes_by_attributes_class};
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
-use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::protection::{Protection, Users, decode_once};
 
 const FINALIZER: &str = "kubernetes.io/vac-protection";
 const QUEUE: &str = "vacprotection";
@@ -47,15 +44,8 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named(QUEUE));
     let registry = manager.registry();
-    let classes = registry.store::<VolumeAttributesClass>();
-    let volumes = registry.store::<PersistentVolume>();
-    let claims = registry.store::<PersistentVolumeClaim>();
-    let changed = queue.clone();
-    classes.subscribe(move |change| {
-        if let Some(class) = change.new.filter(|class| need(&class.meta, FINALIZER) != Need::Nothing) {
-            changed.add(class.meta.key());
-        }
-    });
+    let objects = registry.store::<VolumeAttributesClass>();
+    let (volumes, claims) = (registry.store::<PersistentVolume>(), registry.store::<PersistentVolumeClaim>());
     let changed = queue.clone();
     volumes.subscribe(move |change| {
         dropped_classes(change, classes_of_volume).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
@@ -65,9 +55,10 @@ fn start(manager: &mut Manager, _: &Context) {
         dropped_classes(change, classes_of_claim).into_iter().for_each(|name| changed.add(ObjectKey::new("", name)));
     });
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let consistency = Consistency::default();
-    let reconciler = Arc::new(Protection { classes, volumes, claims, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
+    let users = References { volumes, claims, writer: writer.clone() };
+    let consistency = Default::default();
+    let protection = Protection { finalizer: FINALIZER, objects, users, writer, consistency, queue };
+    protection.start(manager, DESCRIPTOR.name);
 }
 
 fn classes_of_volume(volume: &PersistentVolume) -> Vec<Str> {
@@ -86,61 +77,32 @@ fn dropped_classes<K>(change: &Change<'_, K>, classes: fn(&K) -> Vec<Str>) -> Ve
     before
 }
 
-struct Protection {
-    classes: Arc<Store<VolumeAttributesClass>>,
+/// Volumes and claims that refer to a class.
+struct References {
     volumes: Arc<Store<PersistentVolume>>,
     claims: Arc<Store<PersistentVolumeClaim>>,
     writer: Writer,
-    consistency: Consistency,
-    queue: Arc<Queue<ObjectKey>>,
 }
 
-impl Reconcile for Protection {
-    type Key = ObjectKey;
-
-    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.sync(key).boxed()
-    }
-}
-
-impl Protection {
-    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let class = match self.consistency.read(key, &self.classes, self.queue.waker(key)) {
-            Cached::Current(class) => class,
-            Cached::Absent => return Ok(Outcome::Done),
-            Cached::Lagging => return Ok(Outcome::WaitingForCache),
-        };
-        let needed = need(&class.meta, FINALIZER);
-        if needed == Need::Nothing {
-            return Ok(Outcome::Done);
-        }
-        if needed == Need::Removal {
-            if self.is_used_in_cache(&key.name) {
-                debug!(class = %key, "keeping the finalizer: a volume or a claim refers to the class");
-                return Ok(Outcome::Done);
-            }
-            if self.is_used(&key.name).await? {
-                debug!(class = %key, "keeping the finalizer: an object that the cache does not contain yet refers to the class");
-                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
-            }
-        }
-        let (writer, store, consistency) = (&self.writer, &*self.classes, &self.consistency);
-        let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        guard.write(&class.meta, needed, |_| true).await?;
-        Ok(Outcome::Done)
-    }
-
-    fn is_used_in_cache(&self, class: &str) -> bool {
-        let key = of_attributes_class(class);
+impl Users<VolumeAttributesClass> for References {
+    fn are_cached(&self, class: &VolumeAttributesClass) -> bool {
+        let key = of_attributes_class(&class.meta.name);
         self.volumes.count(&volumes_by_attributes_class(), key) > 0
             || self.claims.count(&claims_by_attributes_class(), key) > 0
     }
 
-    /// Reads all volumes and claims from the API server. The caches may lag, and classes are rarely deleted.
-    async fn is_used(&self, class: &str) -> Result<bool, WriteError> {
-        Ok(self.is_used_by_any(class, classes_of_volume).await? || self.is_used_by_any(class, classes_of_claim).await?)
+    /// Reads all volumes and claims. The caches may lag, and classes are rarely deleted.
+    fn are_on_server<'a>(&'a self, class: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, WriteError>> {
+        let class = &*class.meta.name;
+        async move {
+            Ok(self.is_used_by_any(class, classes_of_volume).await?
+                || self.is_used_by_any(class, classes_of_claim).await?)
+        }
+        .boxed()
     }
+}
 
+impl References {
     async fn is_used_by_any<K: Kind>(&self, class: &str, classes: fn(&K) -> Vec<Str>) -> Result<bool, WriteError> {
         let decode = decode_once(Sections::default());
         let mut found = Ok(false);

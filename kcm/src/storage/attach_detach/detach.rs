@@ -9,7 +9,7 @@ use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use tracing::{debug, info, warn};
 
-use super::changes::Scope;
+use super::changes::Extent;
 use super::decide::ForceDetachReason;
 use super::memory::SiteMemory;
 use super::metrics::Operation;
@@ -46,7 +46,7 @@ impl AttachDetach {
             memory.is_attached = false;
             memory.is_abandoned = true;
             // Pods on other nodes may wait for it.
-            self.requeue(subject.name.clone(), Scope::All);
+            self.requeue(subject.name.clone(), Extent::ALL);
             return Ok(None);
         };
         let Some(attachment) = &place.attachment else {
@@ -64,7 +64,7 @@ impl AttachDetach {
             Err(error) if error.is_object_deleted() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {
                 self.consistency.not_deleting(subject.key, &attachment.meta.uid);
-                self.operations.failed(Operation::Detach, subject.plugin);
+                self.operations.failed(Operation::Detach, subject.plugin, memory.detach_started);
                 Err(error.into())
             }
         }
@@ -144,7 +144,7 @@ impl AttachDetach {
         {
             memory.reported_version = attachment.meta.version;
             warn!(volume = %subject.name, node = %place.node, %error, "driver failed to detach volume");
-            self.operations.failed(Operation::Detach, subject.plugin);
+            self.operations.failed(Operation::Detach, subject.plugin, memory.detach_started);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kinds::meta::{Meta, ObjectKey};
 use kinds::persistent_volume::ClaimRef;
+use kinds::persistent_volume_claim::Phase;
 use kinds::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod};
 use runtime::queue::Queue;
 use runtime::store::Change;
@@ -59,10 +60,14 @@ fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
     is_relevant.then(|| pod.meta.key())
 }
 
-/// Returns a claim that has got a volume.
+/// Returns a claim that has become bound: its status shows that some time after it names its volume.
 fn of_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Meta> {
-    let claim = change.new.filter(|claim| !claim.volume_name.is_empty())?;
-    change.old.is_none_or(|old| old.volume_name != claim.volume_name).then_some(&claim.meta)
+    let bound = |claim: &'a Arc<PersistentVolumeClaim>| {
+        (claim.phase == Phase::Bound).then_some((&claim.meta.uid, &claim.volume_name))
+    };
+    let claim = change.new?;
+    let now = bound(claim)?;
+    (change.old.and_then(bound) != Some(now)).then_some(&claim.meta)
 }
 
 /// Returns the claim that a volume has got.
@@ -78,4 +83,37 @@ fn of_driver<'a>(change: &Change<'a, CsiDriver>) -> Option<&'a str> {
     let supports = |driver: Option<&Arc<CsiDriver>>| driver.is_some_and(|driver| driver.selinux_mount);
     let driver = change.new.or(change.old)?;
     (supports(change.old) != supports(change.new)).then_some(&*driver.meta.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::testing::{claim, recreated};
+
+    #[test]
+    fn pods_of_a_claim_are_reconciled_once_its_status_shows_that_it_is_bound() {
+        let with = |volume: &str, phase| {
+            let mut claim = claim("data");
+            claim.volume_name = volume.into();
+            claim.phase = phase;
+            Arc::new(claim)
+        };
+        let (pending, named) = (with("", Phase::Pending), with("pv", Phase::Pending));
+        let (bound, moved) = (with("pv", Phase::Bound), with("other", Phase::Bound));
+        let mut another = (*bound).clone();
+        recreated(&mut another.meta);
+        let another = Arc::new(another);
+        for (name, old, new, expected) in [
+            ("created", None, Some(&pending), false),
+            ("names its volume", Some(&pending), Some(&named), false),
+            ("bound", Some(&named), Some(&bound), true),
+            ("known as bound", None, Some(&bound), true),
+            ("unchanged", Some(&bound), Some(&bound), false),
+            ("bound to another volume", Some(&bound), Some(&moved), true),
+            ("replaced", Some(&bound), Some(&another), true),
+            ("deleted", Some(&bound), None, false),
+        ] {
+            assert_eq!(of_claim(&Change { old, new }).is_some(), expected, "{name}");
+        }
+    }
 }

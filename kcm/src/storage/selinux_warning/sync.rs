@@ -1,11 +1,12 @@
 //! One reconcile of a pod: resolve its volumes, compare with the other pods that use them, report.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::pod::{ClaimVolume, SeLinux};
+use kinds::pod::{SeLinux, SeLinuxMount, Volumes};
 use kinds::{CsiDriver, PersistentVolume, PersistentVolumeClaim, Pod, Str};
 use runtime::events::{EventType, Recorder, about};
 use runtime::store::Store;
@@ -14,6 +15,7 @@ use tracing::debug;
 
 use super::used_volumes::{Conflict, Request, UsedVolumes, Volume};
 use crate::storage::bound_volume::bound_volume;
+use crate::storage::inline_volume;
 use crate::storage::volume_name::{self, Plugin};
 
 /// The controller's state.
@@ -52,19 +54,38 @@ impl SelinuxWarnings {
             self.used.remove(key);
             return;
         };
-        let mounted = volumes
-            .selinux
-            .iter()
-            .flat_map(|selinux| volumes.claims.iter().filter_map(|claim| self.resolve(pod, selinux, claim)));
+        let mounted = volumes.selinux.iter().flat_map(|selinux| self.mounted(pod, volumes, selinux));
         let conflicts = self.used.put(key, mounted.collect());
         self.report(&conflicts);
     }
 
-    /// Returns a volume that a container mounts. A claim that is not bound yet is resolved once it is.
-    fn resolve(&self, pod: &Pod, selinux: &SeLinux, claim: &ClaimVolume) -> Option<Volume> {
-        let labels = selinux.labels(&claim.volume)?;
-        let volume = bound_volume((&self.claims, &self.volumes), pod, claim)?;
-        let name = volume_name::of_volume(&volume)?;
+    /// Returns the volumes that containers mount, each with one label, and reports those with several. A volume whose claim
+    /// is not bound yet is resolved once it is.
+    fn mounted(&self, pod: &Pod, volumes: &Volumes, selinux: &SeLinux) -> Vec<Volume> {
+        let (mut mounted, mut unbound) = (Vec::new(), HashSet::new());
+        let mut add = |volume: &Str, name: Option<Str>| {
+            let label = selinux.labels(volume).and_then(single_label);
+            mounted.extend(label.and_then(|label| self.volume(name?, label, selinux.is_recursive)));
+        };
+        for used in &volumes.claims {
+            match bound_volume((&self.claims, &self.volumes), pod, used) {
+                Some(volume) => add(&used.volume, volume_name::of_volume(&volume)),
+                None => {
+                    unbound.insert(&used.volume);
+                }
+            }
+        }
+        inline_volume::names(pod).for_each(|(at, name)| add(&volumes.in_tree[at].name, Some(name)));
+        let mixed = selinux.mounts.iter().filter(|mount| mount.labels.len() > 1 && !unbound.contains(&mount.volume));
+        for SeLinuxMount { volume, .. } in mixed {
+            let message = format!("Volume \"{volume}\" is mounted twice with different SELinux labels inside this pod");
+            self.recorder.event(&about(pod), EventType::Warning, "MultipleSELinuxLabels", message);
+        }
+        mounted
+    }
+
+    /// Returns a volume with its unique name and the label of the containers that mount it; `None` if its plugin is unknown.
+    fn volume(&self, name: Str, label: Str, is_recursive: bool) -> Option<Volume> {
         let driver = match Plugin::of(&name)? {
             Plugin::Csi { driver, .. } => Some(driver),
             Plugin::Kubelet(_) => None,
@@ -72,18 +93,11 @@ impl SelinuxWarnings {
         let supports_context = driver.is_none_or(|driver| {
             self.drivers.get(&ObjectKey::new("", driver)).is_some_and(|driver| driver.selinux_mount)
         });
-        let Some(label) = single_label(labels) else {
-            let message =
-                format!("Volume \"{}\" is mounted twice with different SELinux labels inside this pod", claim.volume);
-            self.recorder.event(&about(pod), EventType::Warning, "MultipleSELinuxLabels", message);
-            return None;
-        };
         let driver = driver.unwrap_or_default().into();
-        let request = Request { label, is_recursive: selinux.is_recursive };
-        Some(Volume { name, driver, supports_context, request })
+        Some(Volume { name, driver, supports_context, request: Request { label, is_recursive } })
     }
 
-    /// Records events about the conflicts for both pods. Stops at the first pod that no longer exists.
+    /// Records events about the conflicts for both pods, unless they were deleted.
     fn report(&self, conflicts: &[Conflict]) {
         for conflict in conflicts {
             let Some(pod) = self.pods.get(&conflict.pod) else { continue };
@@ -97,9 +111,9 @@ impl SelinuxWarnings {
 mod tests {
     use kinds::persistent_volume::{ClaimRef, Source};
     use kinds::persistent_volume_claim::Phase;
-    use kinds::pod::{Phase as PodPhase, SeLinuxMount};
+    use kinds::pod::{InTreeVolume, Phase as PodPhase};
     use kinds::{Decode, Kind, Sections};
-    use runtime::testing::{NoEvents, deliver, filled_store};
+    use runtime::testing::{KeptEvents, NoEvents, deliver, filled_store};
 
     use super::*;
     use crate::storage::testing::{claim, pod_with, volume};
@@ -191,5 +205,58 @@ mod tests {
         deliver(&reconciler.claims, bound_claim());
         keys.iter().for_each(|key| reconciler.sync(key));
         assert_eq!(reconciler.used.conflicts(10).len(), 2);
+    }
+
+    /// Upstream's cases of TestSELinuxWarningController_Sync with inline volumes.
+    #[tokio::test]
+    async fn volumes_that_pods_define_themselves_conflict_too() {
+        let disk = || {
+            let raw = b"\x0a\x06portal\x12\x03iqn"[..].into();
+            InTreeVolume { name: "data".into(), field: kinds::schema::volume_source::ISCSI, raw }
+        };
+        let with_disk = |name: &str, level: &str| {
+            let mut pod = user(name, level);
+            let volumes = pod.volumes.as_mut().expect("it has volumes");
+            (volumes.claims, volumes.in_tree) = (Box::default(), [disk()].into());
+            pod
+        };
+        let reconciler =
+            reconciler(vec![with_disk("web", "s0:c1"), user("other", "s0:c2"), with_disk("same", "s0:c1")]);
+        deliver(&reconciler.claims, bound_claim());
+        for name in ["web", "other", "same"] {
+            reconciler.sync(&ObjectKey::new("default", name));
+        }
+        assert_eq!(reconciler.used.conflicts(10).len(), 4, "the volume of the claim is the same");
+    }
+
+    /// Returns the events about a pod that mounts the volume of a claim, and another one, with two labels.
+    async fn events_about_two_labels(is_bound: bool) -> Vec<String> {
+        let events = Arc::<KeptEvents>::default();
+        let (recorder, sender) = Recorder::new("test", events.clone());
+        let mut pod = user("web", "s0:c1");
+        let labels = ["a", "b"].map(Str::from);
+        let mixed = |volume: &str| SeLinuxMount { volume: volume.into(), labels: labels.clone().into() };
+        pod.volumes.as_mut().expect("it has volumes").selinux =
+            Some(Box::new(SeLinux { is_recursive: false, mounts: [mixed("data"), mixed("tmp")].into() }));
+        let key = pod.meta.key();
+        let reconciler = SelinuxWarnings { recorder, ..reconciler(vec![pod]) };
+        deliver(&reconciler.claims, if is_bound { bound_claim() } else { claim("data") });
+        reconciler.sync(&key);
+        assert_eq!(reconciler.used.conflicts(10).len(), 0);
+        reconciler.recorder.close();
+        sender.await;
+        events.bodies()
+    }
+
+    #[tokio::test]
+    async fn any_volume_with_two_labels_in_a_pod_is_reported_unless_its_claim_is_not_bound() {
+        for (is_bound, expected) in [(true, &["data", "tmp"][..]), (false, &["tmp"])] {
+            let bodies = events_about_two_labels(is_bound).await;
+            assert_eq!(bodies.len(), expected.len(), "{bodies:?}");
+            for volume in expected {
+                let text = format!(r#"Volume \"{volume}\" is mounted twice with different SELinux labels"#);
+                assert!(bodies.iter().any(|body| body.contains(&text)), "{volume}: {bodies:?}");
+            }
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::wire::{WireError, fields, find, find_str};
 pub struct SeLinux {
     /// `spec.securityContext.seLinuxChangePolicy` is `Recursive`: the files of a volume are relabeled one by one.
     pub is_recursive: bool,
-    /// The volumes that a container mounts, sorted by name.
+    /// Volumes that a container mounts, sorted by name: all attachable ones, and others only with several labels.
     pub mounts: Box<[SeLinuxMount]>,
 }
 
@@ -28,15 +28,15 @@ pub struct SeLinuxMount {
 }
 
 impl SeLinux {
-    /// Returns the labels of a volume; `None` if no container mounts it.
+    /// Returns the labels of an attachable volume; `None` if no container mounts it.
     pub fn labels(&self, volume: &str) -> Option<&[Str]> {
         let at = self.mounts.binary_search_by(|mount| (*mount.volume).cmp(volume)).ok()?;
         Some(&self.mounts[at].labels)
     }
 }
 
-/// Reads the labels of the volumes with these names. The cost is linear in the size of the pod, in which neither volumes
-/// nor mounts are limited.
+/// Reads the labels of the volumes with these names, and of those with several labels. The cost is linear in the size of
+/// the pod, in which neither volumes nor mounts are limited.
 pub(super) fn read(interner: &Interner, spec: &[u8], names: &HashSet<&str>) -> Result<Option<Box<SeLinux>>, WireError> {
     let context = find(spec, pod_spec::SECURITY_CONTEXT);
     let pod_label = label(context, pod_security_context::SE_LINUX_OPTIONS)?;
@@ -56,12 +56,10 @@ pub(super) fn read(interner: &Interner, spec: &[u8], names: &HashSet<&str>) -> R
             if mount.number != container::VOLUME_MOUNTS {
                 continue;
             }
-            let volume = find_str(mount.value.bytes(), volume_mount::NAME);
-            if names.contains(volume) {
-                mounts.add(volume, label);
-            }
+            mounts.add(find_str(mount.value.bytes(), volume_mount::NAME), label);
         }
     }
+    mounts.all.retain(|(volume, labels)| labels.len() > 1 || names.contains(volume));
     let mounts = mounts.interned(interner);
     Ok((!mounts.is_empty()).then(|| Box::new(SeLinux { is_recursive, mounts })))
 }
@@ -170,6 +168,17 @@ mod tests {
         assert_eq!(labels("data"), Some(vec![":::s0:c1", ":::s0:c2"]));
         assert_eq!(labels("logs"), Some(vec![":::s0:c2"]));
         assert_eq!(labels("tmp"), None);
+    }
+
+    #[test]
+    fn other_volumes_are_read_only_with_several_labels() {
+        let mut spec = Vec::new();
+        spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["tmp", "cache"], Some("s0:c1")));
+        assert_eq!(read(&spec), None);
+        spec.put_message(pod_spec::CONTAINERS, |out| put_container(out, &["tmp", "data"], Some("s0:c2")));
+        let selinux = read(&spec).expect("volumes are mounted");
+        let volumes: Vec<&str> = selinux.mounts.iter().map(|mount| &*mount.volume).collect();
+        assert_eq!((volumes, selinux.labels("tmp").map(<[Str]>::len)), (vec!["data", "tmp"], Some(2)));
     }
 
     #[test]

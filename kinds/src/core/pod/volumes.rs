@@ -26,7 +26,7 @@ pub struct Volumes {
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
-    /// SELinux labels of its mounted volumes, if there are any; only with section [`Pod::SELINUX`].
+    /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
 }
 
@@ -77,18 +77,19 @@ pub(super) fn read(
             csi_drivers.extend(read_csi_driver(interner, field.value.bytes())?);
         }
     }
-    if claims.is_empty() && in_tree.is_empty() && csi_drivers.is_empty() {
+    let selinux = if context.sections.contains(Pod::SELINUX) {
+        let attachable = claims.iter().map(|claim| &*claim.volume).chain(in_tree.iter().map(|volume| &*volume.name));
+        selinux::read(interner, spec, &attachable.collect())?
+    } else {
+        None
+    };
+    if claims.is_empty() && in_tree.is_empty() && csi_drivers.is_empty() && selinux.is_none() {
         return Ok(None);
     }
     claims.sort_by(|one, other| one.claim.cmp(&other.claim));
     let has_no_grace = fields(meta)
         .flatten()
         .any(|field| field.number == object_meta::DELETION_GRACE_PERIOD_SECONDS && field.value.i64() == 0);
-    let selinux = if context.sections.contains(Pod::SELINUX) {
-        selinux::read(interner, spec, &claims.iter().map(|claim| &*claim.volume).collect())?
-    } else {
-        None
-    };
     let (claims, in_tree, csi_drivers) = (claims.into(), in_tree.into(), interner.list(&csi_drivers));
     let is_running = is_running(status)?;
     Ok(Some(Box::new(Volumes { claims, in_tree, csi_drivers, is_running, has_no_grace, selinux })))
