@@ -208,6 +208,8 @@ fn surplus_addresses_are_removed_evenly() {
         (vec![(8, 4), (8, 4)], 20, vec![(8, 2), (8, 2)]),
         (vec![(50, 5), (100, 5)], 75, vec![(25, 0), (50, 0)]),
         (vec![(3, 0), (3, 0), (3, 0)], 4, vec![(2, 0), (2, 0), (0, 0)]),
+        // Go's 110.0 / 200 * 100 is greater than 55.
+        (vec![(900, 110), (0, 90)], 1000, vec![(900, 56), (0, 44)]),
     ] {
         let list = |count: usize| {
             (0..count).map(|n| Address { ip: Ip::parse(&n.to_string()), hostname: "".into(), node: None, target: None })
