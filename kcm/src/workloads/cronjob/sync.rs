@@ -67,6 +67,11 @@ fn is_active(status: &CronJobStatus, uid: &Uid) -> bool {
     status.active.iter().any(|job| job.uid == *uid)
 }
 
+fn list_as_active(status: &mut CronJobStatus, job: &Meta, scheduled: Timestamp) {
+    status.active.push(ActiveJob::of(job));
+    status.last_schedule = Time(scheduled.as_second());
+}
+
 impl CronJobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         if !self.is_caught_up(key) {
@@ -93,8 +98,11 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // After the status write: if this process ended in between, the next leader could not record deleted Jobs.
-        let existing = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
+        // After the status write: if this process ended in between, the next leader could not record deleted Jobs. One
+        // that was just listed as active is recorded as finished by the next reconcile.
+        let listed = active_uids(&status);
+        let existing = jobs.iter().map(|job| &**job);
+        let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
         for job in decide::history(&cron_job, existing) {
             // A failure is recorded as an event, and is retried with the next change.
             self.delete(&cron_job, &job.meta, &mut status).await;
@@ -195,7 +203,9 @@ impl CronJobs {
         })
     }
 
-    /// Creates the Job of a run that is due, unless it exists, must not start, or was just refused.
+    /// Creates the Job of a run that is due, unless it must not start or was just refused. A Job that exists, but is
+    /// missing in the status, becomes an active one, even if it has finished: this process or a previous leader ended
+    /// after its creation. The reconcile after that records that it has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -204,27 +214,28 @@ impl CronJobs {
         scheduled: Timestamp,
         now: Timestamp,
     ) -> Result<RunStart, ReconcileError> {
+        if !self.may_start(cron_job, status, scheduled, now) {
+            return Ok(RunStart::Done);
+        }
         let name = decide::job_name(&cron_job.meta, scheduled);
-        if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
-            // It exists, but is missing in the status: this process or a previous leader stopped in between.
-            if job.status.finished().is_none() && !is_active(status, &job.meta.uid) {
-                status.active.push(ActiveJob::of(&job.meta));
-            }
-            status.last_schedule = Time(scheduled.as_second());
-        } else if self.may_start(cron_job, status, scheduled, now) {
+        let existing = jobs.iter().find(|job| *job.meta.name == *name);
+        let attempt = Attempt::new(&cron_job.meta, 1, jobs.len());
+        if existing.is_none() {
             if !self.gate.is_open(&cron_job.meta.namespace) {
                 debug!("not creating the Job: the namespace is being deleted");
                 return Ok(RunStart::NamespaceTerminating);
             }
-            let attempt = Attempt::new(&cron_job.meta, 1, jobs.len());
             if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
                 debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: refused before");
                 return Ok(RunStart::Refused(waiting.left));
             }
-            if cron_job.concurrency == Concurrency::Replace {
-                self.delete_active(cron_job, status).await?;
-            }
-            self.create(cron_job, status, scheduled, attempt).await?;
+        }
+        if cron_job.concurrency == Concurrency::Replace {
+            self.delete_active(cron_job, status).await?;
+        }
+        match existing {
+            Some(job) => list_as_active(status, &job.meta, scheduled),
+            None => self.create(cron_job, status, scheduled, attempt).await?,
         }
         Ok(RunStart::Done)
     }
@@ -391,8 +402,7 @@ impl CronJobs {
             }
         };
         self.consistency.wrote(&cron_job.meta.key(), &self.jobs, job.version);
-        status.active.push(ActiveJob::of(&job));
-        status.last_schedule = Time(scheduled.as_second());
+        list_as_active(status, &job, scheduled);
         Ok(())
     }
 
