@@ -41,12 +41,13 @@ fn filled<K: Kind>(indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>)
     Arc::new(filled_store(context(), indexes, records))
 }
 
-/// Returns a CronJob with these active Jobs.
+/// Returns a CronJob that keeps no successful Jobs, with these active ones.
 fn cron_job(active: &[&Job]) -> CronJob {
     let mut cron_job: CronJob = object("nightly", Sections::default());
     cron_job.meta.created = seconds("2024-01-01T00:00:30Z");
     cron_job.schedule = "0 3 * * *".into();
     cron_job.time_zone = Some("UTC".into());
+    cron_job.successful_limit = Some(0);
     cron_job.status.active = active.iter().map(|job| ActiveJob::of(&job.meta)).collect();
     cron_job
 }
@@ -154,11 +155,10 @@ impl Bench {
 /// Upstream: pkg/controller/cronjob, syncCronJob: the name is taken, and the Job is listed as active.
 #[tokio::test]
 async fn finished_run_of_a_crashed_process_is_listed_and_then_reported() {
-    let given = CronJob { successful_limit: Some(0), ..cron_job(&[]) };
-    let bench = Bench::new(given.clone(), vec![finished(job(RUN))]).await;
+    let bench = Bench::new(cron_job(&[]), vec![finished(job(RUN))]).await;
     let (put, delete) = ("PUT cronjobs/nightly/status".to_owned(), format!("DELETE jobs/{RUN}"));
     assert_eq!(bench.reconcile().await, (vec![put.clone()], Some(vec![RUN.to_owned()])));
-    let mut listed = CronJob { successful_limit: Some(0), ..cron_job(&[&job(RUN)]) };
+    let mut listed = cron_job(&[&job(RUN)]);
     listed.status.last_schedule = seconds(SCHEDULED);
     listed.meta.version = 2;
     deliver(&bench.controller.cron_jobs, listed);
@@ -174,32 +174,22 @@ async fn run_that_exists_is_listed_only_if_it_might_be_started() {
     let (get, put) = ("GET cronjobs/nightly", "PUT cronjobs/nightly/status");
     let unexpected = format!("UnexpectedJob Saw a job that the controller did not create or forgot: {RUN}");
     let unexpected = &*unexpected;
-    let late = "MissSchedule Missed scheduled time to start a job: Mon, 01 Jan 2024 03:00:00 +0000";
     let busy = "JobAlreadyActive Not starting job because prior execution is running and concurrency policy is Forbid";
     let replaced = "SuccessfulDelete Deleted job nightly-1";
-    let with = |concurrency| CronJob { concurrency, ..cron_job(&[&other()]) };
-    for (what, given, requests, active, events) in [
-        (
-            "too late",
-            CronJob { starting_deadline: Some(5), ..with(Concurrency::Allow) },
-            vec![get],
-            None,
-            vec![unexpected, late],
-        ),
-        ("another one runs", with(Concurrency::Forbid), vec![get], None, vec![unexpected, busy]),
-        (
-            "another one is replaced",
-            with(Concurrency::Replace),
-            vec![get, "GET jobs/nightly-1", "DELETE jobs/nightly-1", put],
-            Some(vec![RUN]),
-            vec![unexpected, replaced],
-        ),
-        ("both run", with(Concurrency::Allow), vec![get, put], Some(vec!["nightly-1", RUN]), vec![unexpected]),
+    let replacing = vec![get, "GET jobs/nightly-1", "DELETE jobs/nightly-1", put];
+    // (policy, requests, active Jobs of the written status, events)
+    for (concurrency, requests, active, events) in [
+        (Concurrency::Forbid, vec![get], None, vec![unexpected, busy]),
+        (Concurrency::Replace, replacing, Some(vec![RUN]), vec![unexpected, replaced]),
+        (Concurrency::Allow, vec![get, put], Some(vec!["nightly-1", RUN]), vec![unexpected]),
     ] {
+        let mut given = cron_job(&[&other()]);
+        given.concurrency = concurrency;
         let bench = Bench::new(given, vec![other(), job(RUN)]).await;
         let (sent, listed) = bench.reconcile().await;
-        assert_eq!(sent, requests, "{what}");
-        assert_eq!(listed.as_deref(), active.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>()).as_deref(), "{what}");
-        assert_eq!(bench.end().await, events, "{what}");
+        assert_eq!(sent, requests, "{concurrency:?}");
+        let active = active.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(listed, active, "{concurrency:?}");
+        assert_eq!(bench.end().await, events, "{concurrency:?}");
     }
 }
