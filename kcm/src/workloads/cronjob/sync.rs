@@ -82,7 +82,7 @@ impl CronJobs {
             self.refusals.forget(key);
             return Ok(Outcome::Done);
         };
-        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
+        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.namespace, &cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
             // The active list may lack runs: then another one could start in parallel.
             let is_caught_up = self.is_caught_up(key);

@@ -193,3 +193,14 @@ async fn run_that_exists_is_listed_only_if_it_might_be_started() {
         assert_eq!(bench.end().await, events, "{concurrency:?}");
     }
 }
+
+/// A tenant that knows the uid of another one's CronJob can write Jobs that refer to it.
+#[tokio::test]
+async fn job_of_another_namespace_that_refers_to_the_cronjob_is_not_its_run() {
+    let mut foreign = finished(job(RUN));
+    foreign.meta.namespace = "tenant".into();
+    let bench = Bench::new(cron_job(&[]), vec![foreign]).await;
+    let expected = vec!["POST jobs".to_owned(), "PUT cronjobs/nightly/status".to_owned()];
+    assert_eq!(bench.reconcile().await, (expected, Some(vec![RUN.to_owned()])));
+    assert_eq!(bench.end().await, [format!("SuccessfulCreate Created job {RUN}")]);
+}
