@@ -269,7 +269,8 @@ impl CronJobs {
         status.active.retain(|active| !finished.contains(&active.uid));
     }
 
-    /// Removes Jobs from the active list that the API server does not have.
+    /// Removes Jobs from the active list that the API server does not have in the CronJob's namespace. One of another
+    /// namespace was not created here: who may write the status must not delete it through this controller.
     async fn remove_missing(
         &self,
         cron_job: &CronJob,
@@ -281,7 +282,7 @@ impl CronJobs {
             if cached.contains(&active.uid) {
                 continue;
             }
-            let key = ObjectKey { namespace: active.namespace.clone(), name: active.name.clone() };
+            let key = ObjectKey { namespace: cron_job.meta.namespace.clone(), name: active.name.clone() };
             match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -319,7 +320,7 @@ impl CronJobs {
     /// Deletes all Jobs of the active list.
     async fn delete_active(&self, cron_job: &CronJob, status: &mut CronJobStatus) -> Result<(), ReconcileError> {
         for active in status.active.clone() {
-            let key = ObjectKey { namespace: active.namespace, name: active.name };
+            let key = ObjectKey { namespace: cron_job.meta.namespace.clone(), name: active.name };
             let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?));
             let job = job.inspect_err(|error| self.warn(cron_job, "FailedGet", format!("Get job: {error}")))?;
             if job.uid != active.uid {

@@ -11,7 +11,7 @@ use kinds::cronjob::{ActiveJob, Concurrency, CronJobStatus};
 use kinds::meta::ObjectKey;
 use kinds::schema::{cron_job as f, object_meta};
 use kinds::wire::Put as _;
-use kinds::{CronJob, Decode, Interner, Job, Kind, Sections, Time, envelope};
+use kinds::{CronJob, Decode, Interner, Job, Kind, Sections, Time, Uid, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
@@ -100,6 +100,7 @@ impl Bench {
         let written = Arc::<Mutex<Option<CronJobStatus>>>::default();
         let (sent, status) = (requests.clone(), written.clone());
         let clients = clients(move |method, path, body| {
+            let path = path.split('?').next().unwrap_or_default();
             let path = path.rsplit_once("/namespaces/ns/").map_or(path, |(_, end)| end);
             lock(&sent).push(format!("{method} {path}"));
             if method == Method::PUT {
@@ -203,4 +204,20 @@ async fn job_of_another_namespace_that_refers_to_the_cronjob_is_not_its_run() {
     let expected = vec!["POST jobs".to_owned(), "PUT cronjobs/nightly/status".to_owned()];
     assert_eq!(bench.reconcile().await, (expected, Some(vec![RUN.to_owned()])));
     assert_eq!(bench.end().await, [format!("SuccessfulCreate Created job {RUN}")]);
+}
+
+/// Who may write the status of a CronJob could otherwise have Jobs of other namespaces deleted.
+#[tokio::test]
+async fn active_job_of_another_namespace_counts_as_missing() {
+    let mut foreign = job("database");
+    foreign.meta.namespace = "victim".into();
+    foreign.meta.uid = Uid::parse("its-uid");
+    let mut given = cron_job(&[&foreign]);
+    given.concurrency = Concurrency::Replace;
+    let bench = Bench::new(given, Vec::new()).await;
+    let (sent, active) = bench.reconcile().await;
+    assert_eq!(sent, ["GET jobs/database", "POST jobs", "PUT cronjobs/nightly/status"]);
+    assert_eq!(active, Some(vec![RUN.to_owned()]));
+    let events = bench.end().await;
+    assert_eq!(events[0], "MissingJob Active job went missing: database");
 }
