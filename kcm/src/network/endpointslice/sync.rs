@@ -97,7 +97,6 @@ impl EndpointSlices {
         let triggered = self.triggers.observe(key, service, &pods);
         let labels = decide::labels(service);
         let mut decision = self.decide(key, service, &members, &labels);
-        self.metrics.decided(key, service, &decision);
         let mut plan = std::mem::take(&mut decision.now);
         let triggered = triggered.filter(|_| !plan.is_empty());
         let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, IDLE_REMOVAL_DELAY) };
@@ -113,6 +112,7 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
+        self.metrics.decided(key, service, &decision);
         let attempt = self.writes.attempt(key, &service.meta, &plan).with_inputs(service.meta.version);
         let refused = self.writes.refused_before(key, &plan, &attempt);
         if refused.is_some() {
