@@ -112,7 +112,11 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
-        self.metrics.decided(key, service, &decision);
+        // What is only delayed is counted when it is written.
+        let is_counted = waits.is_none() || !plan.is_empty();
+        if is_counted {
+            self.metrics.decided(key, service, &decision);
+        }
         let attempt = self.writes.attempt(key, &service.meta, &plan).with_inputs(service.meta.version);
         let refused = self.writes.refused_before(key, &plan, &attempt);
         if refused.is_some() {
@@ -130,7 +134,9 @@ impl EndpointSlices {
         if let Some(left) = refused {
             return Ok(Outcome::RequeueAfter(waits.map_or(left, |waits| waits.min(left))));
         }
-        self.metrics.completed(service, &plan, &counts);
+        if is_counted {
+            self.metrics.completed(service, &plan, &counts);
+        }
         self.triggers.settled(key);
         self.report_stranded_pods(key, service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))

@@ -175,3 +175,34 @@ async fn failed_write_is_reported_together_with_pods_on_missing_nodes() {
     let skipped = "[skipping Pod web-4 for Service ns/web: Node gone Not Found, failed to update web-001 EndpointSlice";
     assert!(failed.starts_with(skipped), "{failed}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn delayed_removal_is_counted_when_it_is_written() {
+    let key = service().meta.key();
+    let mut fixture = Fixture::new(service(), [1, 2]);
+    fixture.pods.values_mut().for_each(|pod| pod.meta.labels = service().selector);
+    fixture.pods.get_mut(&1).expect("a pod").ready = false;
+    fixture.settle();
+    fixture.pods.remove(&1);
+    let (mut controller, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
+    controller.writes.slices = filled(vec![by_service()], fixture.slices.iter().map(|slice| (**slice).clone()));
+    controller.pods = filled(vec![by_label()], fixture.pods.into_values());
+    let metrics = Metrics::new();
+    metrics.collect(controller.metrics.clone());
+    for _ in 0..3 {
+        let outcome = controller.reconcile(&key).await.expect("nothing is refused");
+        assert!(matches!(outcome, Outcome::RequeueAfter(_)), "{outcome:?}");
+    }
+    assert!(lock(&requests).is_empty() && !metrics.text().contains("per_sync_count"), "{}", metrics.text());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(controller.reconcile(&key).await, Ok(Outcome::Done));
+    assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::PUT]);
+    let text = metrics.text();
+    for line in [
+        "endpoint_slice_controller_endpoints_removed_per_sync_sum 1.0",
+        "endpoint_slice_controller_endpoints_removed_per_sync_count 1",
+        "endpoint_slice_controller_endpointslices_changed_per_sync_count{topology=\"Disabled\",traffic_distribution=\"\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+}
