@@ -268,7 +268,8 @@ impl Deployments {
     }
 
     fn old_pods_running(&self, sets: &Sets) -> bool {
-        let pods = |set: &Arc<ReplicaSet>| self.pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
+        let pods =
+            |set: &Arc<ReplicaSet>| self.pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
         let pods: Vec<_> = sets.old.iter().flat_map(pods).collect();
         old_pods_running(sets, pods.iter().map(|pod| &**pod))
     }

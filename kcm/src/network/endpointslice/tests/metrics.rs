@@ -56,7 +56,11 @@ impl Bench {
     fn histograms(&self) -> [Observed; 3] {
         let changed = "{topology=\"Disabled\",traffic_distribution=\"\"}";
         let [added, removed] = ["endpoints_added_per_sync", "endpoints_removed_per_sync"];
-        [self.observed(added, ""), self.observed(removed, ""), self.observed("endpointslices_changed_per_sync", changed)]
+        [
+            self.observed(added, ""),
+            self.observed(removed, ""),
+            self.observed("endpointslices_changed_per_sync", changed),
+        ]
     }
 }
 

@@ -164,8 +164,10 @@ async fn finished_run_of_a_crashed_process_is_listed_and_then_reported() {
     listed.meta.version = 2;
     deliver(&bench.controller.cron_jobs, listed);
     assert_eq!(bench.reconcile().await, (vec![put, delete], Some(Vec::new())));
-    let expected =
-        [format!("SawCompletedJob Saw completed job: {RUN}, condition: Complete"), format!("SuccessfulDelete Deleted job {RUN}")];
+    let expected = [
+        format!("SawCompletedJob Saw completed job: {RUN}, condition: Complete"),
+        format!("SuccessfulDelete Deleted job {RUN}"),
+    ];
     assert_eq!(bench.end().await, expected);
 }
 
