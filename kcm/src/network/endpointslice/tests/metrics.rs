@@ -57,8 +57,8 @@ impl Bench {
         let changed = "{topology=\"Disabled\",traffic_distribution=\"\"}";
         let [added, removed] = ["endpoints_added_per_sync", "endpoints_removed_per_sync"];
         [
-            self.observed(added, ""),
-            self.observed(removed, ""),
+            self.observed(added, "{}"),
+            self.observed(removed, "{}"),
             self.observed("endpointslices_changed_per_sync", changed),
         ]
     }

@@ -199,8 +199,8 @@ async fn delayed_removal_is_counted_when_it_is_written() {
     assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::PUT]);
     let text = metrics.text();
     for line in [
-        "endpoint_slice_controller_endpoints_removed_per_sync_sum 1.0",
-        "endpoint_slice_controller_endpoints_removed_per_sync_count 1",
+        "endpoint_slice_controller_endpoints_removed_per_sync_sum{} 1.0",
+        "endpoint_slice_controller_endpoints_removed_per_sync_count{} 1",
         "endpoint_slice_controller_endpointslices_changed_per_sync_count{topology=\"Disabled\",traffic_distribution=\"\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
