@@ -113,7 +113,7 @@ impl Handover {
         if let Some(newest) = newest_of(owner, &list.items) {
             consistency.wrote(&owner.key(), store, newest);
         }
-        let stored = store.by_index(&by_controller(), owned_by(&owner.uid));
+        let stored = store.by_index(&by_controller(), owned_by(&owner.namespace, &owner.uid));
         let missing = missing(&stored, children.selector, &list);
         let awaited = missing.iter().map(|child| Missing {
             name: child.meta().name.clone(),
@@ -277,7 +277,7 @@ mod tests {
 
     /// Records a comparison in which child `a` was missing.
     fn record_missing(handover: &Handover, owner: &Meta, store: &Store<Namespace>, listed_at: u64) {
-        let stored = store.by_index(&by_controller(), owned_by(&owner.uid));
+        let stored = store.by_index(&by_controller(), owned_by(&owner.namespace, &owner.uid));
         let missing = missing(&stored, &app_web(), &MetaList { version: listed_at, items: Vec::new() });
         assert_eq!(names(&missing), ["a"]);
         let awaited = Missing { name: "a".into(), uid: Uid::parse("a"), listed_at };

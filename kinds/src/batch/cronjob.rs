@@ -59,8 +59,6 @@ pub struct CronJob {
 /// A Job that runs, as the status refers to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveJob {
-    /// Namespace of the Job.
-    pub namespace: Str,
     /// Name of the Job.
     pub name: Str,
     /// Uid of the Job.
@@ -90,31 +88,30 @@ impl ActiveJob {
         raw.put_str(reference::UID, &job.uid.to_string());
         raw.put_str(reference::API_VERSION, "batch/v1");
         raw.put_str(reference::RESOURCE_VERSION, &job.version.to_string());
-        Self { namespace: job.namespace.clone(), name: job.name.clone(), uid: job.uid.clone(), raw: raw.into() }
+        Self { name: job.name.clone(), uid: job.uid.clone(), raw: raw.into() }
     }
 
-    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
-        let (mut namespace, mut name, mut uid) = ("", "", "");
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
+        let (mut name, mut uid) = ("", "");
         for field in fields(message) {
             let field = field?;
             match field.number {
-                reference::NAMESPACE => namespace = field.value.str(),
                 reference::NAME => name = field.value.str(),
                 reference::UID => uid = field.value.str(),
                 _ => {}
             }
         }
-        Ok(Self { namespace: interner.str(namespace), name: name.into(), uid: Uid::parse(uid), raw: message.into() })
+        Ok(Self { name: name.into(), uid: Uid::parse(uid), raw: message.into() })
     }
 }
 
 impl CronJobStatus {
-    fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
+    fn decode(message: &[u8]) -> Result<Self, WireError> {
         let mut status = Self::default();
         for field in fields(message) {
             let field = field?;
             match field.number {
-                status::ACTIVE => status.active.push(ActiveJob::decode(interner, field.value.bytes())?),
+                status::ACTIVE => status.active.push(ActiveJob::decode(field.value.bytes())?),
                 status::LAST_SCHEDULE_TIME => status.last_schedule = Time::decode(field.value.bytes())?,
                 status::LAST_SUCCESSFUL_TIME => status.last_successful = Time::decode(field.value.bytes())?,
                 _ => {}
@@ -218,7 +215,7 @@ impl Kind for CronJob {
             successful_limit: None,
             failed_limit: None,
             job_template: interner.blob(&[]),
-            status: CronJobStatus::decode(interner, status)?,
+            status: CronJobStatus::decode(status)?,
             raw: Raw::keep(&without_spec)?,
         };
         cron_job.read_spec(interner, spec)?;
@@ -273,7 +270,7 @@ mod tests {
         status.active.push(ActiveJob::of(&cron_job.meta));
         status.last_schedule = Time(60);
         let update = cron_job.status_update(&status);
-        assert_eq!(CronJobStatus::decode(&Interner::default(), find(&update, object::STATUS)), Ok(status));
+        assert_eq!(CronJobStatus::decode(find(&update, object::STATUS)), Ok(status));
         assert!(find(&update, object::SPEC).is_empty());
     }
 

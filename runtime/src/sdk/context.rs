@@ -141,7 +141,7 @@ impl<K: Object> Context<K> {
     pub fn children<D: Object>(&self) -> Vec<Meta> {
         let children = self.shared.children.get(&kind_name(&D::RESOURCE));
         let (_, store) = children.unwrap_or_else(|| panic!("{}", Error::NotOwned(D::RESOURCE.kind)));
-        store.controlled_by(&self.meta().uid)
+        store.controlled_by(self.meta())
     }
 
     /// Deletes a child, unless it no longer exists or was replaced by another object with its name.

@@ -14,12 +14,11 @@ use super::applied::{AppliedChildren, KindName};
 use super::context::{Context, Shared, kind_name};
 use super::error::Error;
 use super::object::Object;
-use super::record::{Children, Owned, Typed};
+use super::record::{Children, Owned, Typed, by_controller};
 use super::work::{Finalizer, Run, Worker};
 use crate::consistency::Consistency;
 use crate::manager::Manager;
 use crate::queue::{Queue, QueueOptions};
-use crate::store::by_controller;
 use crate::watch::{Builder, Registry};
 use crate::worker::{Outcome, WorkOptions};
 

@@ -9,7 +9,7 @@ use kinds::wire::find;
 use kinds::{Decode, DecodeError, Form, Interner, Kind, Meta, OwnerRef, Resource, Str, Time, Uid};
 
 use super::object::Object;
-use crate::store::{Change, Progress, Store, by_controller, owned_by};
+use crate::store::{Change, Index, Progress, Store, index_key};
 use crate::watch::json;
 
 /// A whole object, watched as JSON.
@@ -86,6 +86,19 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
     }
 }
 
+/// Returns an index of children by the uid of their controller, in all namespaces: an owner without a namespace may have
+/// children in each.
+pub(super) const fn by_controller<K: Kind>() -> Index<K> {
+    Index {
+        name: "controller",
+        keys: |record, emit| {
+            if let Some(controller) = record.meta().controller() {
+                emit(index_key(&controller.uid));
+            }
+        },
+    }
+}
+
 /// A subscriber that is called with the metadata before and after a change.
 pub(super) type OnChange = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Sync>;
 
@@ -93,7 +106,7 @@ pub(super) type OnChange = Box<dyn Fn(Option<&Meta>, Option<&Meta>) + Send + Syn
 pub(super) trait Children: Send + Sync {
     fn progress(&self) -> &Progress;
     fn meta(&self, key: &ObjectKey) -> Option<Meta>;
-    fn controlled_by(&self, owner: &Uid) -> Vec<Meta>;
+    fn controlled_by(&self, owner: &Meta) -> Vec<Meta>;
     fn on_change(&self, notify: OnChange);
 }
 
@@ -106,8 +119,10 @@ impl<K: Kind> Children for Store<K> {
         self.get(key).map(|record| record.meta().clone())
     }
 
-    fn controlled_by(&self, owner: &Uid) -> Vec<Meta> {
-        self.by_index(&by_controller(), owned_by(owner)).iter().map(|record| record.meta().clone()).collect()
+    fn controlled_by(&self, owner: &Meta) -> Vec<Meta> {
+        let referring = self.by_index(&by_controller(), index_key(&owner.uid));
+        let may_own = |child: &&Meta| owner.namespace.is_empty() || child.namespace == owner.namespace;
+        referring.iter().map(|record| record.meta()).filter(may_own).cloned().collect()
     }
 
     fn on_change(&self, notify: OnChange) {

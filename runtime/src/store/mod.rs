@@ -54,16 +54,17 @@ pub const fn by_controller<K: Kind>() -> Index<K> {
         keys: |record, emit| {
             let meta = record.meta();
             emit(match meta.controller() {
-                Some(controller) => owned_by(&controller.uid),
+                Some(controller) => owned_by(&meta.namespace, &controller.uid),
                 None => orphans_in(&meta.namespace),
             });
         },
     }
 }
 
-/// Returns the index key of all objects of one controller.
-pub fn owned_by(controller: &Uid) -> u64 {
-    index_key(("owned", controller))
+/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not count:
+/// any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
+pub fn owned_by(namespace: &str, controller: &Uid) -> u64 {
+    index_key(("owned", namespace, controller))
 }
 
 /// Returns the index key of all objects of a namespace without a controller.

@@ -121,3 +121,23 @@ fn versions_of_deleted_objects_are_forgotten() {
     let count = lock(&store.written).len();
     assert!(count <= 2 * WRITTEN_SWEEP_SIZE, "{count} versions");
 }
+
+#[test]
+fn children_are_found_in_the_namespace_of_their_controller_only() {
+    let controller = kinds::OwnerRef {
+        api_version: "apps/v1".into(),
+        kind: "ReplicaSet".into(),
+        name: "web".into(),
+        uid: Uid::parse("web"),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, vec![by_controller()]);
+    for namespace in ["ns", "tenant"] {
+        let owners = kinds::Interner::default().owners(std::slice::from_ref(&controller));
+        store.put(Thing(Meta { owners, ..meta(namespace, "child", 1) }));
+    }
+    let found = store.by_index(&by_controller(), owned_by("ns", &controller.uid));
+    assert_eq!(found.iter().map(|child| child.0.key()).collect::<Vec<_>>(), [ObjectKey::new("ns", "child")]);
+    assert_eq!(store.count(&by_controller(), owned_by("elsewhere", &controller.uid)), 0);
+}

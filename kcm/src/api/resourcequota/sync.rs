@@ -182,7 +182,7 @@ impl Quotas {
         let pod = self.pods.get_with_uid(&claim.meta.namespace, &owner.name, &owner.uid)?;
         let named_claim = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
         let is_pods_claim = if named_claim.is_empty() {
-            let siblings = self.device_claims.by_index(&by_controller(), owned_by(&owner.uid));
+            let siblings = self.device_claims.by_index(&by_controller(), owned_by(&claim.meta.namespace, &owner.uid));
             let others = siblings.iter().filter(|other| other.for_extended_resources);
             others.min_by(|a, b| a.meta.by_creation(&b.meta)).is_some_and(|oldest| oldest.meta.uid == claim.meta.uid)
         } else {

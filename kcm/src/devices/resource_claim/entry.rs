@@ -183,7 +183,7 @@ impl ResourceClaims {
     }
 
     fn created_earlier(&self, owner: &Meta, entry: &ClaimEntry) -> Option<Str> {
-        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.uid));
+        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.namespace, &owner.uid));
         let found = decide::created_earlier(&owner.uid, &owner.namespace, &entry.name, owned)?;
         Some(found.meta.name.clone())
     }
@@ -252,7 +252,7 @@ impl ResourceClaims {
             debug!(owner = %owner.meta.key(), "not creating a claim: the namespace is being deleted");
             return Err(EntryError::Postponed(Outcome::Done));
         }
-        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.meta.uid)).len();
+        let owned = self.keys.claims.by_index(&by_controller(), owned_by(&owner.meta.namespace, &owner.meta.uid)).len();
         let attempt = Attempt::new(owner.meta, owner.entries.len(), owned).with_inputs(template.meta.version);
         match owner.refusals.waiting(&owner.meta.key(), &attempt) {
             Some(waiting) => {

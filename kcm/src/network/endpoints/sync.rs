@@ -143,11 +143,8 @@ impl AllEndpoints {
                 self.gate.close(&key.namespace);
                 Ok(Outcome::Done)
             }
-            // The decision was based on outdated objects, or the cache does not contain the latest ones yet.
-            Err(error) if error.is_conflict() || error.is_not_found() || error.is_already_exists() => {
-                Ok(Outcome::RequeueWithBackoff)
-            }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
+            // As in upstream also after a conflict: the decision was based on an outdated cache.
             Err(error) => {
                 self.record_failure(key, current, &error);
                 Err(error.into())
@@ -180,7 +177,10 @@ impl AllEndpoints {
         Ok(Some(response.meta()?.version))
     }
 
-    /// Records an event about a failed write, on the Endpoints if they exist, else on the Service.
+    /// Records an event about a failed write of Endpoints. They may not exist.
+    ///
+    /// Differs from upstream: Endpoints that do not exist have their namespace. Upstream leaves it out, so that the event
+    /// is stored in the namespace `default`.
     fn record_failure(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
         let (about, reason, message) = match current {
             Some(current) => {

@@ -20,8 +20,9 @@ use proptest::prelude::*;
 use runtime::events::Recorder;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Index, Store};
-use runtime::testing::{NoEvents, counting_writer, deliver_undecodable, filled_store};
+use runtime::testing::{KeptEvents, NoEvents, counting_writer, deliver_undecodable, filled_store};
 use runtime::worker::Reconcile as _;
+use runtime::write::Writer;
 
 use super::decide::{CAPACITY, DesiredEndpoints, TRUNCATED, Write, desired, truncate, write};
 use super::leftovers::Leftovers;
@@ -208,6 +209,8 @@ fn surplus_addresses_are_removed_evenly() {
         (vec![(8, 4), (8, 4)], 20, vec![(8, 2), (8, 2)]),
         (vec![(50, 5), (100, 5)], 75, vec![(25, 0), (50, 0)]),
         (vec![(3, 0), (3, 0), (3, 0)], 4, vec![(2, 0), (2, 0), (0, 0)]),
+        // Go's 110.0 / 200 * 100 is greater than 55.
+        (vec![(900, 110), (0, 90)], 1000, vec![(900, 56), (0, 44)]),
     ] {
         let list = |count: usize| {
             (0..count).map(|n| Address { ip: Ip::parse(&n.to_string()), hostname: "".into(), node: None, target: None })
@@ -313,6 +316,25 @@ fn filled<K: Kind>(indexes: Vec<Index<K>>, records: impl IntoIterator<Item = K>)
     Arc::new(filled_store(Decode { interner: Arc::default(), sections: Sections::default() }, indexes, records))
 }
 
+/// Returns the controller of a Service without pods and Endpoints.
+fn controller(service: Service, writer: Writer) -> AllEndpoints {
+    AllEndpoints {
+        services: filled(Vec::new(), [service]),
+        pods: filled(vec![by_label()], []),
+        endpoints: filled(Vec::new(), []),
+        writer,
+        recorder: Recorder::new("endpoint-controller", Arc::new(NoEvents)).0,
+        consistency: Arc::default(),
+        queue: Queue::new(QueueOptions::named("test")),
+        triggers: Default::default(),
+        debouncer: Default::default(),
+        leftovers: Arc::default(),
+        gate: CreationGate::new(filled(Vec::new(), [])),
+        refusals: Default::default(),
+        pace: Default::default(),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn pod_that_cannot_be_decoded_affects_its_namespace_only() {
     for (namespace, expected) in [("ns", 0), ("other", 1)] {
@@ -322,22 +344,45 @@ async fn pod_that_cannot_be_decoded_affects_its_namespace_only() {
         let key = service.meta.key();
         let pods = filled(vec![by_label()], []);
         deliver_undecodable(&pods, ObjectKey::new(namespace, "broken"));
-        let controller = AllEndpoints {
-            services: filled(Vec::new(), [service]),
-            pods,
-            endpoints: filled(Vec::new(), []),
-            writer,
-            recorder: Recorder::new("endpoint-controller", Arc::new(NoEvents)).0,
-            consistency: Arc::default(),
-            queue: Queue::new(QueueOptions::named("test")),
-            triggers: Default::default(),
-            debouncer: Default::default(),
-            leftovers: Arc::default(),
-            gate: CreationGate::new(filled(Vec::new(), [])),
-            refusals: Default::default(),
-            pace: Default::default(),
-        };
+        let controller = AllEndpoints { pods, ..controller(service, writer) };
         controller.reconcile(&key).await.expect_err("the pod, or the server");
         assert_eq!(sent.load(Ordering::Relaxed), expected, "{namespace}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_failed_write_is_reported_on_the_endpoints() {
+    const CONFLICT: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict", "message": "it was modified"}"#;
+    const MISSING: &str = r#"{"kind": "Status", "code": 404, "reason": "NotFound", "message": "it was deleted"}"#;
+    const TAKEN: &str = r#"{"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "it exists"}"#;
+    let update = "FailedToUpdateEndpoint Failed to update endpoint ns/web";
+    for (exists, code, refusal, expected) in [
+        (true, 409, CONFLICT, format!("{update}: it was modified")),
+        (true, 404, MISSING, format!("{update}: it was deleted")),
+        (
+            false,
+            409,
+            TAKEN,
+            "FailedToCreateEndpoint Failed to create endpoint for service ns/web: it exists".to_owned(),
+        ),
+    ] {
+        let existing = exists.then(|| object(&of(&service(), vec![pod(1)])));
+        let events = Arc::<KeptEvents>::default();
+        let (recorder, sender) = Recorder::new("endpoint-controller", events.clone());
+        let (writer, _) = counting_writer(code, refusal).await;
+        let controller =
+            AllEndpoints { endpoints: filled(Vec::new(), existing), recorder, ..controller(service(), writer) };
+        controller.reconcile(&service().meta.key()).await.expect_err("the write is refused");
+        controller.recorder.close();
+        sender.await;
+        let bodies = events.bodies();
+        let line = |body: &String| {
+            let event: serde_json::Value = serde_json::from_str(body).expect("JSON");
+            assert_eq!(event["involvedObject"]["kind"], "Endpoints", "{body}");
+            assert_eq!(event["involvedObject"]["namespace"], "ns", "{body}");
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            format!("{} {}", text("reason"), text("message"))
+        };
+        assert_eq!(bodies.iter().map(line).collect::<Vec<_>>(), [expected]);
     }
 }

@@ -44,13 +44,13 @@ pub fn decide(view: &View<'_>) -> Decision {
     let mut decision = Decision::default();
     let mut all = Plan::default();
     for family in &families {
-        let packed = pack_family(view, *family, &mut decision.tally);
+        let mut tally = SliceCounts::default();
+        let packed = pack_family(view, *family, &mut tally);
         let PackedSlices { kept, mut drafts, dropped, added, removed } =
             hints::spread(view, *family, packed, &mut decision);
         drafts.retain(|draft| !draft.changes_nothing(view.labels));
-        decision.tally.slices += kept.len() + drafts.len();
-        decision.tally.added += added;
-        decision.tally.removed += removed;
+        let slices = kept.len() + drafts.len();
+        decision.tallies.insert(*family, SliceCounts { slices, added, removed, ..tally });
         for Draft { of, contents } in drafts {
             match of {
                 Some(slice) => all.update.push((slice, contents)),
@@ -139,16 +139,16 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         all.added += packed.added;
         all.removed += packed.removed;
     }
-    // Slices with ports that no pod has: their endpoints are removed, except those of pods that cannot be decoded.
+    // Slices with ports that no pod has: their endpoints are removed, except those of pods that cannot be decoded. As in
+    // upstream, they do not count as removed.
     for slice in by_ports.into_values().flatten() {
         if slice.contents.endpoints.iter().all(|endpoint| (view.may_be_removed)(endpoint)) {
-            all.removed += slice.contents.endpoints.len();
             all.dropped.push(slice);
         } else {
             all.kept.push(slice);
         }
     }
-    tally.needed_slices += needed.max(1);
+    tally.needed_slices = needed.max(1);
     keep_empty_slice(&mut all, view, family);
     all
 }

@@ -47,11 +47,11 @@ pub struct Decision {
     pub events: Vec<EventText>,
     /// The number of endpoints for each zone, in the families where they are allocated.
     pub allocated: BTreeMap<Family, EndpointsByZone>,
-    /// Numbers for metrics.
-    pub tally: SliceCounts,
+    /// Numbers for metrics, by family.
+    pub tallies: BTreeMap<Family, SliceCounts>,
 }
 
-/// Counts of one decision.
+/// Counts of one decision on a family.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SliceCounts {
     /// Number of desired endpoints.

@@ -1,6 +1,6 @@
 //! Metrics of the controller, under upstream's names. Upstream: k8s.io/endpointslice/metrics.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Mutex;
 
@@ -13,7 +13,8 @@ use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
 use runtime::worker::{Outcome, ReconcileError};
 
 use super::decision::{Decision, SliceCounts};
-use crate::network::service_endpoints::slice_writes::WriteCounts;
+use crate::network::service_endpoints::pods::families;
+use crate::network::service_endpoints::slice_writes::{Plan, WriteCounts};
 
 /// Bounds of histograms for which upstream uses its library's defaults.
 const DEFAULT_BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -29,7 +30,10 @@ pub struct Metrics {
 
 #[derive(Debug, Default)]
 struct State {
-    services: HashMap<ObjectKey, (SliceCounts, Option<Str>)>,
+    /// The sizes of each Service, of all families, and its `trafficDistribution`.
+    services: HashMap<ObjectKey, ([usize; 3], Option<Str>)>,
+    /// The values of `trafficDistribution` so far: as in upstream, one that no Service uses any more counts zero.
+    distributions: BTreeSet<Str>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
     /// Syncs that succeeded, that had to wait for the cache, and that failed.
@@ -59,12 +63,19 @@ impl Metrics {
         outcome
     }
 
-    /// Counts a decision.
+    /// Counts a decision. Upstream reconciles each family separately, and observes a value for each.
     pub fn decided(&self, key: &ObjectKey, service: &Service, decision: &Decision) {
         let distribution = distribution(service).cloned();
-        self.added.observe([], decision.tally.added as f64);
-        self.removed.observe([], decision.tally.removed as f64);
-        self.with(|state| drop(state.services.insert(key.clone(), (decision.tally, distribution))));
+        let mut sizes = [0; 3];
+        for SliceCounts { endpoints, slices, needed_slices, added, removed } in decision.tallies.values() {
+            self.added.observe([], *added as f64);
+            self.removed.observe([], *removed as f64);
+            sizes.iter_mut().zip([endpoints, slices, needed_slices]).for_each(|(sum, count)| *sum += count);
+        }
+        self.with(|state| {
+            state.distributions.extend(distribution.clone());
+            state.services.insert(key.clone(), (sizes, distribution));
+        });
     }
 
     /// Counts the successful writes of a sync.
@@ -73,13 +84,18 @@ impl Metrics {
         self.with(|state| state.changes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64));
     }
 
-    /// Records the number of writes of a sync without failures.
-    pub fn completed(&self, service: &Service, written: &WriteCounts) {
+    /// Records the number of writes for each family in a sync without failures; none while the namespace is being
+    /// deleted, because creations were left out.
+    pub fn completed(&self, service: &Service, plan: &Plan, written: &WriteCounts) {
+        if written.created < plan.create.len() {
+            return;
+        }
         let topology = if service.wants_topology_hints() { "Auto" } else { "Disabled" };
         let distribution = distribution(service).map_or("", |value| value);
-        let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
-        let writes = written.created + written.updated + written.deleted;
-        self.changed.observe(labels, writes as f64);
+        for family in families(service) {
+            let labels = [("topology", topology.to_owned()), ("traffic_distribution", distribution.to_owned())];
+            self.changed.observe(labels, plan.writes_of(family) as f64);
+        }
     }
 
     /// Forgets a deleted Service.
@@ -102,10 +118,11 @@ fn distribution(service: &Service) -> Option<&Str> {
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (sums, distributions, changes, syncs) = self.with(|state| {
-            let (mut sums, mut distributions) = ([0; 3], HashMap::<Str, usize>::new());
-            for (tally, distribution) in state.services.values() {
-                let counts = [tally.endpoints, tally.slices, tally.needed_slices];
-                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            let mut sums = [0; 3];
+            let mut distributions: HashMap<Str, usize> =
+                state.distributions.iter().map(|value| (value.clone(), 0)).collect();
+            for (sizes, distribution) in state.services.values() {
+                sums.iter_mut().zip(sizes).for_each(|(sum, count)| *sum += count);
                 distribution.iter().for_each(|value| *distributions.entry(value.clone()).or_default() += 1);
             }
             (sums, distributions, state.changes, state.syncs)

@@ -97,7 +97,6 @@ impl EndpointSlices {
         let triggered = self.triggers.observe(key, service, &pods);
         let labels = decide::labels(service);
         let mut decision = self.decide(key, service, &members, &labels);
-        self.metrics.decided(key, service, &decision);
         let mut plan = std::mem::take(&mut decision.now);
         let triggered = triggered.filter(|_| !plan.is_empty());
         let waits = if decision.later.is_empty() { None } else { self.debouncer.wait(key, IDLE_REMOVAL_DELAY) };
@@ -113,6 +112,11 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
+        // What is only delayed is counted when it is written.
+        let is_counted = waits.is_none() || !plan.is_empty();
+        if is_counted {
+            self.metrics.decided(key, service, &decision);
+        }
         let attempt = self.writes.attempt(key, &service.meta, &plan).with_inputs(service.meta.version);
         let refused = self.writes.refused_before(key, &plan, &attempt);
         if refused.is_some() {
@@ -125,12 +129,14 @@ impl EndpointSlices {
         let (counts, written) = self.write(key, service, &labels, triggered.as_deref(), &plan, attempt).await;
         self.metrics.wrote(&counts);
         if let Err(failed) = written {
-            return self.not_written(key, service, failed);
+            return Err(self.not_written(key, service, &members, failed));
         }
         if let Some(left) = refused {
             return Ok(Outcome::RequeueAfter(waits.map_or(left, |waits| waits.min(left))));
         }
-        self.metrics.completed(service, &counts);
+        if is_counted {
+            self.metrics.completed(service, &plan, &counts);
+        }
         self.triggers.settled(key);
         self.report_stranded_pods(key, service, &members)?;
         Ok(waits.map_or(Outcome::Done, Outcome::RequeueAfter))
@@ -142,16 +148,21 @@ impl EndpointSlices {
         }
     }
 
-    /// Returns the outcome of a reconcile whose write failed.
-    fn not_written(&self, key: &ObjectKey, service: &Service, failed: WriteFailure) -> Result<Outcome, ReconcileError> {
+    /// Returns the error of a reconcile whose write failed, and records an event: as in upstream, also for a conflict
+    /// or a slice that no longer exists.
+    fn not_written(
+        &self,
+        key: &ObjectKey,
+        service: &Service,
+        members: &Members,
+        failed: WriteFailure,
+    ) -> ReconcileError {
         match failed {
-            // The decision was based on outdated objects. The watch will deliver their change, which requeues the key.
-            WriteFailure { error, .. } if error.is_conflict() || error.is_not_found() => {
-                Ok(Outcome::RequeueWithBackoff)
-            }
-            WriteFailure { error: error @ WriteError::NotLeading, .. } => Err(error.into()),
+            WriteFailure { error: error @ WriteError::NotLeading, .. } => error.into(),
             WriteFailure { error, what, .. } => {
-                Err(self.failed(key, service, format!("failed to {what} for Service {key}: {error}")))
+                let mut messages = stranded_messages(key, members);
+                messages.push(format!("failed to {what} for Service {key}: {error}"));
+                self.failed(key, service, messages)
             }
         }
     }
@@ -243,14 +254,11 @@ impl EndpointSlices {
             return Ok(());
         }
         lock(&self.stranded).insert(key.clone());
-        let each = |(pod, node): &(Str, Str)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found");
-        let mut messages: Vec<String> = members.stranded.iter().map(each).collect();
-        messages.sort_unstable();
-        let messages = if let [one] = &messages[..] { one.clone() } else { format!("[{}]", messages.join(", ")) };
-        Err(self.failed(key, service, messages))
+        Err(self.failed(key, service, stranded_messages(key, members)))
     }
 
-    fn failed(&self, key: &ObjectKey, service: &Service, what: String) -> ReconcileError {
+    fn failed(&self, key: &ObjectKey, service: &Service, mut messages: Vec<String>) -> ReconcileError {
+        let what = if messages.len() == 1 { messages.remove(0) } else { format!("[{}]", messages.join(", ")) };
         let message = format!("Error updating Endpoint Slices for Service {key}: {what}");
         self.recorder.event(&about(service), EventType::Warning, "FailedToUpdateEndpointSlices", message);
         ReconcileError::new(what)
@@ -259,4 +267,12 @@ impl EndpointSlices {
     fn compared(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
         lock(&self.compared)
     }
+}
+
+/// Returns a message for each pod that is left out because its node is missing.
+fn stranded_messages(key: &ObjectKey, members: &Members) -> Vec<String> {
+    let each = |(pod, node): &(Str, Str)| format!("skipping Pod {pod} for Service {key}: Node {node} Not Found");
+    let mut messages: Vec<String> = members.stranded.iter().map(each).collect();
+    messages.sort_unstable();
+    messages
 }

@@ -50,6 +50,14 @@ impl Plan {
         self.create.len() + self.update.len() + self.delete.len()
     }
 
+    /// Returns the number of writes of slices of a family.
+    pub fn writes_of(&self, family: Family) -> usize {
+        let created = self.create.iter().map(|contents| contents.family);
+        let updated = self.update.iter().map(|(_, contents)| contents.family);
+        let deleted = self.delete.iter().map(|slice| slice.contents.family);
+        created.chain(updated).chain(deleted).filter(|written| *written == Some(family)).count()
+    }
+
     /// Adds another plan.
     pub fn append(&mut self, mut other: Self) {
         self.create.append(&mut other.create);

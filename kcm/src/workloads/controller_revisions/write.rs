@@ -99,7 +99,7 @@ impl History<'_> {
         selector: &Selector,
         unmatched: UnmatchedRevisions,
     ) -> Result<Vec<Arc<ControllerRevision>>, ReconcileError> {
-        let mut children = self.revisions.by_index(&by_controller(), owned_by(&self.owner.uid));
+        let mut children = self.revisions.by_index(&by_controller(), owned_by(&self.owner.namespace, &self.owner.uid));
         children.extend(self.revisions.by_index(&by_controller(), orphans_in(&self.owner.namespace)));
         if unmatched == UnmatchedRevisions::Ignored {
             children.retain(|revision| selector.matches(&revision.meta.labels));

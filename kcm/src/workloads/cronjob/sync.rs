@@ -67,6 +67,11 @@ fn is_active(status: &CronJobStatus, uid: &Uid) -> bool {
     status.active.iter().any(|job| job.uid == *uid)
 }
 
+fn list_as_active(status: &mut CronJobStatus, job: &Meta, scheduled: Timestamp) {
+    status.active.push(ActiveJob::of(job));
+    status.last_schedule = Time(scheduled.as_second());
+}
+
 impl CronJobs {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         if !self.is_caught_up(key) {
@@ -77,7 +82,7 @@ impl CronJobs {
             self.refusals.forget(key);
             return Ok(Outcome::Done);
         };
-        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.uid));
+        let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.namespace, &cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
             // The active list may lack runs: then another one could start in parallel.
             let is_caught_up = self.is_caught_up(key);
@@ -93,8 +98,11 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // After the status write: if this process ended in between, the next leader could not record deleted Jobs.
-        let existing = jobs.iter().map(|job| &**job).filter(|job| !job.meta.is_deleting());
+        // After the status write: if this process ended in between, the next leader could not record deleted Jobs. One
+        // that was just listed as active is recorded as finished by the next reconcile.
+        let listed = active_uids(&status);
+        let existing = jobs.iter().map(|job| &**job);
+        let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
         for job in decide::history(&cron_job, existing) {
             // A failure is recorded as an event, and is retried with the next change.
             self.delete(&cron_job, &job.meta, &mut status).await;
@@ -196,7 +204,9 @@ impl CronJobs {
         })
     }
 
-    /// Creates the Job of a run that is due, unless it exists, must not start, or was just refused.
+    /// Creates the Job of a run that is due, unless it must not start or was just refused. A Job that exists, but is
+    /// missing in the status, becomes an active one, even if it has finished: this process or a previous leader ended
+    /// after its creation. The reconcile after that records that it has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -205,27 +215,28 @@ impl CronJobs {
         scheduled: Timestamp,
         now: Timestamp,
     ) -> Result<RunStart, ReconcileError> {
+        if !self.may_start(cron_job, status, scheduled, now) {
+            return Ok(RunStart::Done);
+        }
         let name = decide::job_name(&cron_job.meta, scheduled);
-        if let Some(job) = jobs.iter().find(|job| *job.meta.name == *name) {
-            // It exists, but is missing in the status: this process or a previous leader stopped in between.
-            if job.status.finished().is_none() && !is_active(status, &job.meta.uid) {
-                status.active.push(ActiveJob::of(&job.meta));
-            }
-            status.last_schedule = Time(scheduled.as_second());
-        } else if self.may_start(cron_job, status, scheduled, now) {
+        let existing = jobs.iter().find(|job| *job.meta.name == *name);
+        let attempt = Attempt::new(&cron_job.meta, 1, jobs.len());
+        if existing.is_none() {
             if !self.gate.is_open(&cron_job.meta.namespace) {
                 debug!("not creating the Job: the namespace is being deleted");
                 return Ok(RunStart::NamespaceTerminating);
             }
-            let attempt = Attempt::new(&cron_job.meta, 1, jobs.len());
             if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
                 debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: refused before");
                 return Ok(RunStart::Refused(waiting.left));
             }
-            if cron_job.concurrency == Concurrency::Replace {
-                self.delete_active(cron_job, status).await?;
-            }
-            self.create(cron_job, status, scheduled, attempt).await?;
+        }
+        if cron_job.concurrency == Concurrency::Replace {
+            self.delete_active(cron_job, status).await?;
+        }
+        match existing {
+            Some(job) => list_as_active(status, &job.meta, scheduled),
+            None => self.create(cron_job, status, scheduled, attempt).await?,
         }
         Ok(RunStart::Done)
     }
@@ -259,7 +270,8 @@ impl CronJobs {
         status.active.retain(|active| !finished.contains(&active.uid));
     }
 
-    /// Removes Jobs from the active list that the API server does not have.
+    /// Removes Jobs from the active list that the API server does not have in the CronJob's namespace. One of another
+    /// namespace was not created here: who may write the status must not delete it through this controller.
     async fn remove_missing(
         &self,
         cron_job: &CronJob,
@@ -271,7 +283,7 @@ impl CronJobs {
             if cached.contains(&active.uid) {
                 continue;
             }
-            let key = ObjectKey { namespace: active.namespace.clone(), name: active.name.clone() };
+            let key = ObjectKey { namespace: cron_job.meta.namespace.clone(), name: active.name.clone() };
             match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -309,7 +321,7 @@ impl CronJobs {
     /// Deletes all Jobs of the active list.
     async fn delete_active(&self, cron_job: &CronJob, status: &mut CronJobStatus) -> Result<(), ReconcileError> {
         for active in status.active.clone() {
-            let key = ObjectKey { namespace: active.namespace, name: active.name };
+            let key = ObjectKey { namespace: cron_job.meta.namespace.clone(), name: active.name };
             let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?));
             let job = job.inspect_err(|error| self.warn(cron_job, "FailedGet", format!("Get job: {error}")))?;
             if job.uid != active.uid {
@@ -392,8 +404,7 @@ impl CronJobs {
             }
         };
         self.consistency.wrote(&cron_job.meta.key(), &self.jobs, job.version);
-        status.active.push(ActiveJob::of(&job));
-        status.last_schedule = Time(scheduled.as_second());
+        list_as_active(status, &job, scheduled);
         Ok(())
     }
 

@@ -118,7 +118,7 @@ impl DaemonSets {
         placement: &'a Placement,
     ) -> Result<Work<'a>, ReconcileError> {
         let observed = self.handover.observe(&self.children(set), |pods| {
-            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+            let owned = pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
             (owned, pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)))
         });
         let (owned, orphans) = observed.children;

@@ -269,7 +269,8 @@ impl Deployments {
     }
 
     fn old_pods_running(&self, sets: &Sets) -> bool {
-        let pods = |set: &Arc<ReplicaSet>| self.pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+        let pods =
+            |set: &Arc<ReplicaSet>| self.pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
         let pods: Vec<_> = sets.old.iter().flat_map(pods).collect();
         old_pods_running(sets, pods.iter().map(|pod| &**pod))
     }
@@ -445,6 +446,6 @@ fn candidates(deployment: &Deployment, sets: &Store<ReplicaSet>) -> Vec<Arc<Repl
     if deployment.selector.is_everything() {
         return Vec::new();
     }
-    let owned = sets.by_index(&by_controller(), owned_by(&deployment.meta.uid));
+    let owned = sets.by_index(&by_controller(), owned_by(&deployment.meta.namespace, &deployment.meta.uid));
     [owned, sets.by_index(&by_controller(), orphans_in(&deployment.meta.namespace))].concat()
 }

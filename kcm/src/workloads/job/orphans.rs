@@ -92,7 +92,7 @@ impl Orphans {
         let pods: Vec<Arc<Pod>> = match key {
             OrphanKey::Pod(key) => self.pods.get(key).into_iter().collect(),
             OrphanKey::PodsOf(job) => {
-                let mut pods = self.pods.by_index(&by_controller(), owned_by(&job.meta.uid));
+                let mut pods = self.pods.by_index(&by_controller(), owned_by(&job.meta.namespace, &job.meta.uid));
                 let orphans = self.pods.by_index(&by_controller(), orphans_in(&job.meta.namespace));
                 pods.extend(orphans.into_iter().filter(|pod| job.selector.matches(&pod.meta.labels)));
                 pods

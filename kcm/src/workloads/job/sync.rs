@@ -151,7 +151,7 @@ impl Jobs {
             return self.compare(key, job).await;
         }
         let observed = self.handover.observe(&self.children(job), |pods| {
-            let owned = pods.by_index(&by_controller(), owned_by(&job.meta.uid));
+            let owned = pods.by_index(&by_controller(), owned_by(&job.meta.namespace, &job.meta.uid));
             [owned, pods.by_index(&by_controller(), orphans_in(&job.meta.namespace))].concat()
         });
         let are_deletions_cached = observed.are_deletions_cached;

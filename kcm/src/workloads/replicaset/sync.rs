@@ -125,9 +125,9 @@ impl<K: PodSet> PodSets<K> {
     async fn gather<'a>(&self, key: &'a ObjectKey, owner: &'a K) -> Result<Work<'a, K>, ReconcileError> {
         let set = owner.replica_set();
         let pods = &self.control.pods;
-        let Observed { mut children, are_deletions_cached } = self
-            .handover
-            .observe(&self.children(owner), |pods| pods.by_index(&by_controller(), owned_by(&set.meta.uid)));
+        let Observed { mut children, are_deletions_cached } = self.handover.observe(&self.children(owner), |pods| {
+            pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid))
+        });
         let owned = children.len();
         children.extend(pods.by_index(&by_controller(), orphans_in(&set.meta.namespace)));
         let terminating = children
@@ -196,13 +196,14 @@ impl<K: PodSet> PodSets<K> {
 
     /// Returns the pods of all sets of the same owner.
     fn related(&self, set: &K) -> Vec<Arc<Pod>> {
+        let namespace = &set.meta().namespace;
         let siblings = match set.meta().controller() {
-            Some(controller) => self.sets.by_index(&by_controller(), owned_by(&controller.uid)),
+            Some(controller) => self.sets.by_index(&by_controller(), owned_by(namespace, &controller.uid)),
             None => Vec::new(),
         };
         siblings
             .iter()
-            .flat_map(|sibling| self.control.pods.by_index(&by_controller(), owned_by(&sibling.meta().uid)))
+            .flat_map(|sibling| self.control.pods.by_index(&by_controller(), owned_by(namespace, &sibling.meta().uid)))
             .collect()
     }
 

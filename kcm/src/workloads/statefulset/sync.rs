@@ -295,7 +295,7 @@ enum StatusReport {
 
 /// Pods of a StatefulSet in the cache, and those without a controller that have a name of its pods.
 fn candidates(set: &StatefulSet, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
-    let mut candidates = pods.by_index(&by_controller(), owned_by(&set.meta.uid));
+    let mut candidates = pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
     let orphans = pods.by_index(&by_controller(), orphans_in(&set.meta.namespace));
     candidates.extend(orphans.into_iter().filter(|pod| is_member(set, &pod.meta)));
     candidates

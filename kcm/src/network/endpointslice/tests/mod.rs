@@ -1,6 +1,7 @@
 mod builders;
 mod hints;
 mod histories;
+mod metrics;
 mod packing;
 mod reconcile;
 mod tables;

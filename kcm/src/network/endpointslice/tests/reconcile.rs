@@ -12,9 +12,10 @@ use kinds::wire::Put as _;
 use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Sections, Service, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
+use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store};
-use runtime::testing::{NoEvents, filled_store, object, writer};
+use runtime::testing::{KeptEvents, NoEvents, filled_store, object, writer};
 use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::sync::EndpointSlices;
@@ -73,9 +74,15 @@ async fn service_without_own_slices_is_not_requeued_by_changes_of_nodes() {
     }
 }
 
+const FORBIDDEN: &str = r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}"#;
+
 /// Returns the controller of a Service whose only slice is full and has a pod that is no longer ready, and which has
-/// one more pod. The server refuses creations. The requests' methods are recorded.
-async fn controller_of_a_full_slice() -> (EndpointSlices, Arc<Mutex<Vec<Method>>>) {
+/// one more pod. The server refuses one method with this code and body. The requests' methods are recorded.
+async fn controller_of_a_full_slice(
+    refused: Method,
+    code: u16,
+    body: &'static str,
+) -> (EndpointSlices, Arc<Mutex<Vec<Method>>>) {
     let mut fixture = Fixture::new(service(), [1, 2]);
     fixture.max_endpoints = 2;
     fixture.settle();
@@ -89,8 +96,8 @@ async fn controller_of_a_full_slice() -> (EndpointSlices, Arc<Mutex<Vec<Method>>
     let sent = requests.clone();
     let writer = writer(move |method, _| {
         lock(&sent).push(method.clone());
-        if method == Method::POST {
-            return (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec());
+        if method == refused {
+            return (code, body.as_bytes().to_vec());
         }
         let mut written = Vec::new();
         written.put_message(1, |meta| {
@@ -113,14 +120,89 @@ async fn controller_of_a_full_slice() -> (EndpointSlices, Arc<Mutex<Vec<Method>>
 #[tokio::test(start_paused = true)]
 async fn endpoints_are_updated_while_the_creation_of_another_slice_is_refused() {
     let key = service().meta.key();
-    let (controller, requests) = controller_of_a_full_slice().await;
+    let (controller, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     controller.reconcile(&key).await.expect_err("the creation is refused");
     assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::POST, Method::PUT]);
     // The update is not in the cache, but this controller knows nothing of it.
-    let (mut later, requests) = controller_of_a_full_slice().await;
+    let (mut later, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     later.writes.refusals = controller.writes.refusals;
     let outcome = later.reconcile(&key).await.expect("nothing else is refused");
     assert!(matches!(outcome, Outcome::RequeueAfter(left) if !left.is_zero()), "{outcome:?}");
     assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::PUT], "the creation waits for its backoff");
     assert_eq!(later.writes.refusals.count(&key), 1, "an update does not end the backoff");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_failed_write_is_reported_and_counts_as_an_error() {
+    const CONFLICT: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict", "message": "it was modified"}"#;
+    const MISSING: &str = r#"{"kind": "Status", "code": 404, "reason": "NotFound", "message": "it was deleted"}"#;
+    let of_update = |why: &str| format!("failed to update web-001 EndpointSlice for Service ns/web: {why}");
+    for (refused, code, refusal, message) in [
+        (Method::PUT, 409, CONFLICT, of_update("it was modified")),
+        (Method::PUT, 404, MISSING, of_update("it was deleted")),
+        (Method::POST, 403, FORBIDDEN, "failed to create EndpointSlice for Service ns/web: no".to_owned()),
+    ] {
+        let (mut controller, _) = controller_of_a_full_slice(refused, code, refusal).await;
+        let events = Arc::<KeptEvents>::default();
+        let (recorder, sender) = Recorder::new("endpoint-slice-controller", events.clone());
+        controller.recorder = recorder;
+        let metrics = Metrics::new();
+        metrics.collect(controller.metrics.clone());
+        controller.reconcile(&service().meta.key()).await.expect_err("a write is refused");
+        controller.recorder.close();
+        sender.await;
+        let bodies = events.bodies();
+        assert_eq!(bodies.len(), 1, "{bodies:?}");
+        let expected = format!("Error updating Endpoint Slices for Service ns/web: {message}");
+        assert!(bodies[0].contains("FailedToUpdateEndpointSlices") && bodies[0].contains(&expected), "{bodies:?}");
+        let text = metrics.text();
+        let syncs = |result: &str, count| format!("endpoint_slice_controller_syncs{{result=\"{result}\"}} {count}");
+        assert!(text.contains(&syncs("error", 1)) && text.contains(&syncs("success", 0)), "{text}");
+    }
+}
+
+/// Upstream: k8s.io/endpointslice, reconciler.go. The pod on the missing node is reported with the failed write.
+#[tokio::test(start_paused = true)]
+async fn failed_write_is_reported_together_with_pods_on_missing_nodes() {
+    let (mut controller, _) = controller_of_a_full_slice(Method::PUT, 409, "{}").await;
+    let mut stranded = Fixture::new(service(), [4]).pods.remove(&4).expect("a pod");
+    stranded.meta.labels = service().selector;
+    stranded.node = "gone".into();
+    let mut pods: Vec<_> = controller.pods.all().iter().map(|pod| (**pod).clone()).collect();
+    pods.push(stranded);
+    controller.pods = filled(vec![by_label()], pods);
+    let failed = controller.reconcile(&service().meta.key()).await.expect_err("a write is refused").message;
+    let skipped = "[skipping Pod web-4 for Service ns/web: Node gone Not Found, failed to update web-001 EndpointSlice";
+    assert!(failed.starts_with(skipped), "{failed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn delayed_removal_is_counted_when_it_is_written() {
+    let key = service().meta.key();
+    let mut fixture = Fixture::new(service(), [1, 2]);
+    fixture.pods.values_mut().for_each(|pod| pod.meta.labels = service().selector);
+    fixture.pods.get_mut(&1).expect("a pod").ready = false;
+    fixture.settle();
+    fixture.pods.remove(&1);
+    let (mut controller, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
+    controller.writes.slices = filled(vec![by_service()], fixture.slices.iter().map(|slice| (**slice).clone()));
+    controller.pods = filled(vec![by_label()], fixture.pods.into_values());
+    let metrics = Metrics::new();
+    metrics.collect(controller.metrics.clone());
+    for _ in 0..3 {
+        let outcome = controller.reconcile(&key).await.expect("nothing is refused");
+        assert!(matches!(outcome, Outcome::RequeueAfter(_)), "{outcome:?}");
+    }
+    assert!(lock(&requests).is_empty() && !metrics.text().contains("per_sync_count"), "{}", metrics.text());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(controller.reconcile(&key).await, Ok(Outcome::Done));
+    assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::PUT]);
+    let text = metrics.text();
+    for line in [
+        "endpoint_slice_controller_endpoints_removed_per_sync_sum{} 1.0",
+        "endpoint_slice_controller_endpoints_removed_per_sync_count{} 1",
+        "endpoint_slice_controller_endpointslices_changed_per_sync_count{topology=\"Disabled\",traffic_distribution=\"\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
 }

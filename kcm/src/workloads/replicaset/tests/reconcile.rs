@@ -220,3 +220,20 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_set(
     bench.reconcile().await.expect("two pods are created");
     assert_eq!(bench.sent("POST").len(), 2);
 }
+
+/// A tenant that knows the uid of another one's set can write pods that refer to it.
+#[tokio::test]
+async fn pods_of_other_namespaces_that_refer_to_the_set_are_not_its_pods() {
+    let foreign = |name: &str| {
+        let mut foreign = pod(name);
+        foreign.meta.namespace = "tenant".into();
+        foreign
+    };
+    let own = ["a", "b"].map(pod);
+    let bench = Bench::new(web(7), own.into_iter().chain(["c", "d"].map(foreign)), |_, _, _| None).await;
+    bench.reconcile().await.expect("no request fails");
+    assert_eq!(bench.sent("DELETE"), Vec::<String>::new(), "none of the set's pods is surplus");
+    let bench = Bench::new(web(7), ["a", "b"].map(foreign), |_, _, _| None).await;
+    bench.reconcile().await.expect("no request fails");
+    assert_eq!(bench.sent("POST").len(), 2, "the set has no pods yet");
+}

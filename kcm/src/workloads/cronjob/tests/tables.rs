@@ -9,9 +9,11 @@ use kinds::schema::{cron_job as f, cron_job_spec as s, cron_job_status as t, job
 use kinds::wire::Put;
 use kinds::{CronJob, Decode, Job, Kind, Sections, Time};
 
-use super::decide::{MissedRuns, NeverDue, due, job_name, missed_message, rfc3339, schedule, surplus_jobs, until_next};
-use super::keys::reconcile_after;
-use super::schedule::zone;
+use super::super::decide::{
+    MissedRuns, NeverDue, due, job_name, missed_message, rfc3339, schedule, surplus_jobs, until_next,
+};
+use super::super::keys::reconcile_after;
+use super::super::schedule::zone;
 
 fn at(text: &str) -> Timestamp {
     text.parse().expect("a time")

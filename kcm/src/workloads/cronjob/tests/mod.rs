@@ -1,0 +1,2 @@
+mod reconcile;
+mod tables;
