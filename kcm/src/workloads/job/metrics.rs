@@ -200,12 +200,14 @@ impl JobMetrics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use kinds::envelope::ApiStatus;
     use kinds::job::CompletionMode;
     use runtime::write::WriteError;
 
     use super::*;
-    use crate::workloads::job::tests::builders::{a_job, with};
+    use crate::workloads::job::tests::builders::{a_job, a_pod, with};
 
     fn encoded(act: impl FnOnce(&JobMetrics)) -> String {
         let metrics = Metrics::default();
@@ -259,6 +261,33 @@ mod tests {
         ] {
             let job = with(a_job(1, None), |job| job.replace_only_failed = only_failed);
             assert_eq!(Need::of(&job, failed, terminating), need, "{only_failed} {failed} {terminating}");
+        }
+    }
+
+    #[test]
+    fn finished_pods_count_when_they_get_or_lose_the_finalizer() {
+        use kinds::pod::Phase::{Failed, Pending, Running, Succeeded};
+        let pod = |phase, is_tracked: bool| {
+            let mut pod = a_pod("p", phase, None);
+            if !is_tracked {
+                pod.meta.finalizers = Arc::new([]);
+            }
+            Some(Arc::new(pod))
+        };
+        for (name, old, new, expected) in [
+            ("new and pending", None, pod(Pending, true), None),
+            ("fails", pod(Running, true), pod(Failed, true), Some("add")),
+            ("succeeds", pod(Running, true), pod(Succeeded, true), Some("add")),
+            ("finished, and changes", pod(Failed, true), pod(Failed, true), None),
+            ("loses the finalizer", pod(Succeeded, true), pod(Succeeded, false), Some("delete")),
+            ("deleted with the finalizer", pod(Failed, true), None, Some("delete")),
+            ("deleted without the finalizer", pod(Succeeded, false), None, None),
+        ] {
+            let text = encoded(|tally| tally.pod_changed(&Change { old: old.as_ref(), new: new.as_ref() }));
+            for event in ["add", "delete"] {
+                let line = format!("terminated_pods_tracking_finalizer_total{{event=\"{event}\"}} 1");
+                assert_eq!(text.contains(&line), expected == Some(event), "{name}: {line} in\n{text}");
+            }
         }
     }
 
