@@ -294,9 +294,11 @@ mod tests {
     #[test]
     fn creation_in_a_namespace_that_is_being_deleted_does_not_count() {
         let refused = || CreateError::Failed(WriteError::Refused(ApiStatus { code: 403, ..ApiStatus::default() }));
-        for (created, succeeded, failed) in
-            [(Ok(()), true, false), (Err(refused()), false, true), (Err(CreateError::NamespaceTerminating), false, false)]
-        {
+        for (created, succeeded, failed) in [
+            (Ok(()), true, false),
+            (Err(refused()), false, true),
+            (Err(CreateError::NamespaceTerminating), false, false),
+        ] {
             let text = encoded(|tally| tally.record_creation(Need::Failed, &created));
             for (status, expected) in [("succeeded", succeeded), ("failed", failed)] {
                 let line = format!("job_pods_creation_total{{reason=\"recreate_failed\",status=\"{status}\"}} 1");

@@ -65,11 +65,7 @@ fn failed_pod_stays_until_its_index_has_another_one() {
         (
             "several: the last one",
             4,
-            vec![
-                ended(pod("a", Failed, 0, 1), 1),
-                ended(pod("b", Failed, 0, 1), 0),
-                ended(pod("c", Failed, 0, 1), 2),
-            ],
+            vec![ended(pod("a", Failed, 0, 1), 1), ended(pod("b", Failed, 0, 1), 0), ended(pod("c", Failed, 0, 1), 2)],
             None,
             vec!["b"],
             "",
@@ -86,15 +82,21 @@ fn failed_pod_stays_until_its_index_has_another_one() {
         assert_eq!((names, failed_indexes.as_str()), (waiting.clone(), failed), "{name}");
         // Those that stay keep their finalizer, all others lose it.
         let account = view.account(&state, view.outcome(&state, &Plan::Nothing, PodChanges::default()));
-        let kept = account.release.iter().map(|pod| &*pod.meta.name).find(|name| waiting.contains(name));
-        assert_eq!(kept, None, "{name}: released");
+        let names = |keep: &dyn Fn(&Pod) -> bool| -> Vec<String> {
+            pods.iter().filter(|pod| keep(pod)).map(|pod| pod.meta.name.to_string()).collect()
+        };
+        let ended = names(&|pod| view.is_tracked(pod) && pod.is_terminal() && !waiting.contains(&&*pod.meta.name));
+        let released = names(&|pod| account.release.iter().any(|released| released.meta.uid == pod.meta.uid));
+        assert_eq!(released, ended, "{name}: released");
     }
 }
 
 #[test]
 fn failed_indexes_are_added_to_those_in_the_status() {
     let other_exit = ExitCodes { container: None, within: Some(true), values: vec![7] };
-    let rule = |action| FailurePolicy { rules: vec![FailureRule { action, on: RuleCondition::ExitCodes(other_exit.clone()) }] };
+    let rule = |action| FailurePolicy {
+        rules: vec![FailureRule { action, on: RuleCondition::ExitCodes(other_exit.clone()) }],
+    };
     let exits = |code| {
         let mut pod = pod("a", Phase::Failed, 1, 0);
         pod.ending.as_mut().expect("an ending").exit_codes = vec![("main".into(), code)];
