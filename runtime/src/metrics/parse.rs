@@ -163,7 +163,8 @@ fn closing_quote(text: &str) -> Option<usize> {
     None
 }
 
-fn unescaped(text: &str) -> String {
+/// Returns a help text or the value of a label without the escapes of the text format.
+pub(super) fn unescaped(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut characters = text.chars();
     while let Some(character) = characters.next() {

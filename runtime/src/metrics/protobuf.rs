@@ -9,13 +9,19 @@ pub(super) use prometheus_client::encoding::prometheus_protobuf::prometheus_data
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 
+use super::parse::unescaped;
+
 /// Returns the families of a registry.
 ///
 /// # Errors
 /// If a collector fails.
 pub(super) fn families(registry: &Registry) -> Result<Vec<MetricFamily>, fmt::Error> {
     let mut families = encode(registry)?;
-    families.iter_mut().for_each(restore_counter);
+    for family in &mut families {
+        restore_counter(family);
+        // Registered for the text format.
+        family.help = unescaped(&family.help);
+    }
     Ok(families)
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -68,35 +69,35 @@ impl Metrics {
     /// Adds a histogram of seconds with these upper bounds; each name only once.
     pub fn seconds(&self, name: &str, help: &str, bounds: &[f64]) -> Seconds {
         let histogram = histogram(bounds.iter().copied());
-        self.registry().register(name, help, histogram.clone());
+        self.register(name, help, histogram.clone());
         Seconds(histogram)
     }
 
     /// Adds a counter, whose name is given without `_total`; each name only once.
     pub fn counts<const N: usize>(&self, name: &str, help: &str) -> Counts<N> {
         let counts = Counts::default();
-        self.registry().register(name, help, counts.family.clone());
+        self.register(name, help, counts.family.clone());
         counts
     }
 
     /// Adds a counter without labels, whose name is given without `_total`; each name only once.
     pub fn count(&self, name: &str, help: &str) -> Count {
         let count = Counter::default();
-        self.registry().register(name, help, count.clone());
+        self.register(name, help, count.clone());
         Count(count)
     }
 
     /// Adds gauges; each name only once.
     pub fn gauges<const N: usize>(&self, name: &str, help: &str) -> Gauges<N> {
         let gauges = Family::default();
-        self.registry().register(name, help, gauges.clone());
+        self.register(name, help, gauges.clone());
         Gauges(gauges)
     }
 
     /// Adds histograms with labels and these upper bounds; each name only once.
     pub fn histograms<const N: usize>(&self, name: &str, help: &str, bounds: Vec<f64>) -> Histograms<N> {
         let histograms = Histograms::new(bounds);
-        self.registry().register(name, help, histograms.family.clone());
+        self.register(name, help, histograms.family.clone());
         histograms
     }
 
@@ -105,8 +106,31 @@ impl Metrics {
         lock(&self.texts.0).push(Box::new(source));
     }
 
+    fn register(&self, name: &str, help: &str, metric: impl EncodeMetric + fmt::Debug + Send + Sync + 'static) {
+        let (name, help) = (name.to_owned(), help.replace('\\', "\\\\").replace('\n', "\\n"));
+        self.collect(Registered { name, help, metric });
+    }
+
     fn registry(&self) -> std::sync::MutexGuard<'_, Registry> {
         lock(&self.registry)
+    }
+}
+
+/// A metric with its help, escaped for the text format. The library would append a full stop to the help.
+#[derive(Debug)]
+struct Registered<M> {
+    name: String,
+    help: String,
+    metric: M,
+}
+
+impl<M: EncodeMetric + fmt::Debug + Send + Sync + 'static> Collector for Registered<M> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        if self.metric.is_empty() {
+            return Ok(());
+        }
+        let family = encoder.encode_descriptor(&self.name, &self.help, None, self.metric.metric_type())?;
+        self.metric.encode(family)
     }
 }
 
@@ -160,6 +184,18 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_has_the_given_text_in_both_formats() {
+        let metrics = Metrics::default();
+        let help = "Calls, by\n\t\"operation\", and back\\slashes";
+        metrics.counts("calls", help).add([("operation", "list".into())]);
+        let text = metrics.text();
+        let line = "# HELP calls_total Calls, by\\n\t\"operation\", and back\\\\slashes";
+        assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
+        let families = protobuf::families(&metrics.registry()).expect("encoded");
+        assert_eq!(families.iter().map(|family| family.help.as_str()).collect::<Vec<_>>(), [help]);
+    }
 
     #[test]
     fn controller_metrics_are_exposed_in_the_text_format() {

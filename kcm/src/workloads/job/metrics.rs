@@ -9,6 +9,23 @@ use runtime::store::Change;
 
 use super::decide::{COMPLETE, has_finalizer};
 use super::indexes::Indexes;
+use crate::pods::control::CreateError;
+
+// Upstream's texts, with its line breaks and tabs.
+const JUDGED_HELP: &str = "The number of failed Pods handled by failure policy with\n\t\t\trespect to the failure policy \
+                           action applied based on the matched\n\t\t\trule. Possible values of the action label \
+                           correspond to the\n\t\t\tpossible values for the failure policy rule action, which \
+                           are:\n\t\t\t\"FailJob\", \"Ignore\" and \"Count\".";
+const HELD_HELP: &str = "The number of terminated pods (phase=Failed|Succeeded)\nthat have the finalizer \
+                         batch.kubernetes.io/job-tracking\nThe event label can be \"add\" or \"delete\".";
+const INDEXES_HELP: &str = "The number of finished indexes. Possible values for the\n\t\t\tstatus label are: \
+                            \"succeeded\", \"failed\". Possible values for the\n\t\t\tbackoffLimit label are: \
+                            \"perIndex\" and \"global\"";
+const MADE_HELP: &str = "The number of Pods created by the Job controller labelled with a reason for the Pod \
+                         creation.\nThis metric also distinguishes between Pods created using different \
+                         PodReplacementPolicy settings.\nPossible values of the \"reason\" label are:\n\"new\", \
+                         \"recreate_terminating_or_failed\", \"recreate_failed\".\nPossible values of the \
+                         \"status\" label are:\n\"succeeded\", \"failed\".";
 
 /// The result of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,9 +89,6 @@ impl JobMetrics {
     /// Creates empty metrics and registers them.
     pub fn new(metrics: &Metrics) -> Self {
         let name = |name: &str| format!("job_controller_{name}");
-        let judged = "The number of failed Pods that a rule of their Job's failure policy matched, by its action.";
-        let held = "Terminated pods that got (add) or lost (delete) the finalizer batch.kubernetes.io/job-tracking.";
-        let made = "The number of Pods created by the Job controller, by why they were needed, and by success.";
         Self {
             took: metrics.histograms(
                 &name("job_sync_duration_seconds"),
@@ -87,10 +101,10 @@ impl JobMetrics {
                 .counts(&name("jobs_by_external_controller"), "The number of Jobs managed by an external controller"),
             pods_finished: metrics
                 .counts(&name("job_pods_finished"), "The number of finished Pods that are fully tracked"),
-            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), judged),
-            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), held),
-            indexes: metrics.counts(&name("job_finished_indexes"), "The number of finished indexes."),
-            made: metrics.counts(&name("job_pods_creation"), made),
+            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), JUDGED_HELP),
+            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), HELD_HELP),
+            indexes: metrics.counts(&name("job_finished_indexes"), INDEXES_HELP),
+            made: metrics.counts(&name("job_pods_creation"), MADE_HELP),
         }
     }
 
@@ -138,7 +152,11 @@ impl JobMetrics {
         indexes(true, completed);
         if each {
             let failed = |status: &JobStatus| total(status.failed_indexes.as_deref().unwrap_or_default());
-            indexes(false, failed(after) - failed(before));
+            let new = failed(after) - failed(before);
+            // Unlike the others, this series does not exist before its first index.
+            if new > 0 {
+                indexes(false, new);
+            }
         }
     }
 
@@ -147,14 +165,19 @@ impl JobMetrics {
         self.judged.add([("action", format!("{action:?}"))]);
     }
 
-    /// Records that a pod was created, or that its creation failed.
-    pub fn record_creation(&self, need: Need, good: bool) {
+    /// Records that a pod was created, or that its creation failed. A creation in a namespace that is being deleted
+    /// does not count. Upstream: pkg/controller/job, manageJob.
+    ///
+    /// Differs from upstream: a failed creation does not count as a successful one, too.
+    pub fn record_creation(&self, need: Need, created: &Result<(), CreateError>) {
         let reason = match need {
             Need::New => "new",
             Need::TerminatingOrFailed => "recreate_terminating_or_failed",
             Need::Failed => "recreate_failed",
         };
-        self.made.add([("reason", reason.to_owned()), ("status", result(good))]);
+        if !matches!(created, Err(CreateError::NamespaceTerminating)) {
+            self.made.add([("reason", reason.to_owned()), ("status", result(created.is_ok()))]);
+        }
     }
 
     /// Records a change of a Job.
@@ -177,10 +200,14 @@ impl JobMetrics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use kinds::envelope::ApiStatus;
     use kinds::job::CompletionMode;
+    use runtime::write::WriteError;
 
     use super::*;
-    use crate::workloads::job::tests::builders::{a_job, with};
+    use crate::workloads::job::tests::builders::{a_job, a_pod, with};
 
     fn encoded(act: impl FnOnce(&JobMetrics)) -> String {
         let metrics = Metrics::default();
@@ -216,6 +243,8 @@ mod tests {
         has(&global, "job_finished_indexes_total{status=\"succeeded\",backoffLimit=\"global\"} 1");
         assert!(!global.contains("status=\"failed\""), "{global}");
         job.backoff_limit_per_index = Some(1);
+        let none_failed = encoded(|tally| tally.counted(&job, &before, &JobStatus { failed: 1, ..before.clone() }));
+        assert!(!none_failed.contains("status=\"failed\""), "{none_failed}");
         let each = encoded(|tally| tally.counted(&job, &before, &after));
         has(&each, "job_finished_indexes_total{status=\"failed\",backoffLimit=\"perIndex\"} 1");
     }
@@ -236,6 +265,96 @@ mod tests {
     }
 
     #[test]
+    fn finished_pods_count_when_they_get_or_lose_the_finalizer() {
+        use kinds::pod::Phase::{Failed, Pending, Running, Succeeded};
+        let pod = |phase, is_tracked: bool| {
+            let mut pod = a_pod("p", phase, None);
+            if !is_tracked {
+                pod.meta.finalizers = Arc::new([]);
+            }
+            Some(Arc::new(pod))
+        };
+        for (name, old, new, expected) in [
+            ("new and pending", None, pod(Pending, true), None),
+            ("fails", pod(Running, true), pod(Failed, true), Some("add")),
+            ("succeeds", pod(Running, true), pod(Succeeded, true), Some("add")),
+            ("finished, and changes", pod(Failed, true), pod(Failed, true), None),
+            ("loses the finalizer", pod(Succeeded, true), pod(Succeeded, false), Some("delete")),
+            ("deleted with the finalizer", pod(Failed, true), None, Some("delete")),
+            ("deleted without the finalizer", pod(Succeeded, false), None, None),
+        ] {
+            let text = encoded(|tally| tally.pod_changed(&Change { old: old.as_ref(), new: new.as_ref() }));
+            for event in ["add", "delete"] {
+                let line = format!("terminated_pods_tracking_finalizer_total{{event=\"{event}\"}} 1");
+                assert_eq!(text.contains(&line), expected == Some(event), "{name}: {line} in\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn creation_in_a_namespace_that_is_being_deleted_does_not_count() {
+        let refused = || CreateError::Failed(WriteError::Refused(ApiStatus { code: 403, ..ApiStatus::default() }));
+        for (created, succeeded, failed) in [
+            (Ok(()), true, false),
+            (Err(refused()), false, true),
+            (Err(CreateError::NamespaceTerminating), false, false),
+        ] {
+            let text = encoded(|tally| tally.record_creation(Need::Failed, &created));
+            for (status, expected) in [("succeeded", succeeded), ("failed", failed)] {
+                let line = format!("job_pods_creation_total{{reason=\"recreate_failed\",status=\"{status}\"}} 1");
+                assert_eq!(text.contains(&line), expected, "{created:?}: {line} in\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn help_texts_are_upstreams() {
+        let job = with(a_job(1, Some(1)), |job| job.completion_mode = CompletionMode::Indexed);
+        let text = encoded(|tally| {
+            tally.synced(&job, SyncAction::Tracking, true, Duration::ZERO);
+            tally.finished(&job, COMPLETE, "CompletionsReached");
+            tally.counted(&job, &JobStatus::default(), &JobStatus::default());
+            tally.judged(Action::Count);
+            tally.record_creation(Need::New, &Ok(()));
+            tally.external.add([("controller_name", "other".to_owned())]);
+            tally.held.add([("event", "add".to_owned())]);
+        });
+        for (name, help) in [
+            ("job_sync_duration_seconds", "The time it took to sync a job"),
+            ("job_syncs_total", "The number of job syncs"),
+            ("jobs_finished_total", "The number of finished jobs"),
+            ("jobs_by_external_controller_total", "The number of Jobs managed by an external controller"),
+            ("job_pods_finished_total", "The number of finished Pods that are fully tracked"),
+            (
+                "pod_failures_handled_by_failure_policy_total",
+                "The number of failed Pods handled by failure policy with\\n\t\t\trespect to the failure policy action \
+                 applied based on the matched\\n\t\t\trule. Possible values of the action label correspond to the\\n\
+                 \t\t\tpossible values for the failure policy rule action, which are:\\n\t\t\t\"FailJob\", \"Ignore\" \
+                 and \"Count\".",
+            ),
+            (
+                "terminated_pods_tracking_finalizer_total",
+                "The number of terminated pods (phase=Failed|Succeeded)\\nthat have the finalizer \
+                 batch.kubernetes.io/job-tracking\\nThe event label can be \"add\" or \"delete\".",
+            ),
+            (
+                "job_finished_indexes_total",
+                "The number of finished indexes. Possible values for the\\n\t\t\tstatus label are: \"succeeded\", \
+                 \"failed\". Possible values for the\\n\t\t\tbackoffLimit label are: \"perIndex\" and \"global\"",
+            ),
+            (
+                "job_pods_creation_total",
+                "The number of Pods created by the Job controller labelled with a reason for the Pod creation.\\nThis \
+                 metric also distinguishes between Pods created using different PodReplacementPolicy settings.\\n\
+                 Possible values of the \"reason\" label are:\\n\"new\", \"recreate_terminating_or_failed\", \
+                 \"recreate_failed\".\\nPossible values of the \"status\" label are:\\n\"succeeded\", \"failed\".",
+            ),
+        ] {
+            has(&text, &format!("# HELP {name} {help}"));
+        }
+    }
+
+    #[test]
     fn names_and_labels_are_upstreams() {
         let job = a_job(1, None);
         let text = encoded(|tally| {
@@ -244,7 +363,7 @@ mod tests {
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
             tally.judged(Action::FailJob);
-            tally.record_creation(Need::New, true);
+            tally.record_creation(Need::New, &Ok(()));
         });
         let created = "completion_mode=\"NonIndexed\",result=\"success\",action=\"pods_created\"";
         for line in [

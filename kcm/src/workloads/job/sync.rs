@@ -480,7 +480,7 @@ impl Jobs {
         debug!(count = pods.len(), "too few pods; creating");
         let create = |at: usize| async move {
             let created = self.control.create(key, job, &new_pod(job, key, template, pods[at], group)).await;
-            self.tally.record_creation(need, created.is_ok());
+            self.tally.record_creation(need, &created);
             created
         };
         let (created, error) = slow_start(pods.len(), create).await;

@@ -201,7 +201,7 @@ impl<'a> Work<'a> {
         if defects.claims {
             self.make_claims(member.ordinal, name).await?;
         }
-        if defects.owners
+        if (defects.owners || defects.conflict)
             && let Err(error) = self.own_claims(member.ordinal, &member.pod.controller_ref()).await
         {
             self.record_pod_event(Verb::Update, name, Some(&error.message));
@@ -370,8 +370,10 @@ impl<'a> Work<'a> {
             match self.controller.claims.get(&self.claim_key(name)) {
                 None => defects.claims = true,
                 Some(claim) => {
+                    let verdict = self.verdict(&claim, member.ordinal, &reference);
                     defects.claims |= claim.meta.is_deleting();
-                    defects.owners |= self.verdict(&claim, member.ordinal, &reference).owners.is_some();
+                    defects.owners |= verdict.owners.is_some();
+                    defects.conflict |= verdict.foreign;
                 }
             }
         }

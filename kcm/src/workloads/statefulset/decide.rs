@@ -41,13 +41,15 @@ pub struct Defects {
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,
+    /// A claim has another controller, so that the retention policy cannot be applied to it.
+    pub conflict: bool,
     /// It lacks the labels or volumes of its ordinal.
     pub pod: bool,
 }
 
 impl Defects {
     fn any(self) -> bool {
-        self.claims || self.owners || self.pod
+        self.claims || self.owners || self.conflict || self.pod
     }
 }
 
@@ -315,9 +317,11 @@ impl PlanInput<'_> {
         let waits = pod.meta.is_deleting() || !is_running_and_ready(pod) || !self.is_available(pod);
         // While an ordered StatefulSet waits for a pod, only the claims of a pending pod are repaired.
         let is_repairable = !waits || self.set.parallel;
+        let is_pending = pod.phase == Phase::Pending;
         let defects = Defects {
-            claims: all_defects.claims && pod.phase == Phase::Pending,
-            owners: all_defects.owners && (is_repairable || pod.phase == Phase::Pending),
+            claims: all_defects.claims && is_pending,
+            owners: all_defects.owners && (is_repairable || is_pending),
+            conflict: all_defects.conflict && is_pending,
             pod: all_defects.pod && is_repairable,
         };
         if defects.any() {

@@ -3,5 +3,6 @@
 pub mod builders;
 mod failures;
 mod histories;
+mod indexed;
 mod keys;
 mod tables;

@@ -355,9 +355,9 @@ fn at_least_one_pod_may_be_unavailable() {
 
 #[test]
 fn defects_are_repaired_when_the_statefulset_does_not_wait_for_the_pod() {
-    let all = Defects { claims: true, owners: true, pod: true };
-    let pending = Defects { claims: true, owners: true, pod: false };
-    let rest = Defects { claims: false, owners: true, pod: true };
+    let all = Defects { claims: true, owners: true, conflict: true, pod: true };
+    let pending = Defects { pod: false, ..all };
+    let rest = Defects { claims: false, conflict: false, ..all };
     for (set, pods, expected) in [
         (set(1), "0:r@b", Some(rest)),
         (set(1), "0:n@b", None),

@@ -426,6 +426,33 @@ async fn claims_get_their_owners_and_missing_ones_are_created() {
 }
 
 #[tokio::test]
+async fn claim_of_another_controller_is_reported_while_its_pod_is_created_or_pending() {
+    let foreign = OwnerRef { kind: "Database".into(), name: "db".into(), uid: Uid::parse("db"), ..owner() };
+    let conflict = "Warning ConflictingController PersistentVolumeClaim data-web-0 has a conflicting OwnerReference that \
+                    acts as a manging controller, the retention policy is ignored for this claim";
+    let created = "Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful";
+    let deleted = Retention { when_deleted: true, when_scaled: false };
+    let (pending, running) = (Pod { ready: false, phase: Phase::Pending, ..complete(0) }, complete(0));
+    for (name, parallel, retention, pods, expected) in [
+        ("no pod", false, deleted, vec![], vec![conflict, created]),
+        ("pending", false, deleted, vec![pending.clone()], vec![conflict]),
+        ("pending, parallel", true, deleted, vec![pending.clone()], vec![conflict]),
+        ("pending, and claims are kept", false, Retention::default(), vec![pending], vec![]),
+        ("running", false, deleted, vec![running], vec![]),
+    ] {
+        let (mut set, mut claim) = (web(1), claim(0));
+        set.retention = retention;
+        set.parallel = parallel;
+        claim.meta.owners = Interner::default().owners(std::slice::from_ref(&foreign));
+        let bench = Bench::new(set, pods, vec![claim], &[]).await;
+        bench.reconcile().await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let (sent, recorded) = bench.end().await;
+        assert_eq!(recorded, owned(&expected), "{name}");
+        assert!(sent.iter().all(|request| request == "POST pods"), "{name}: {sent:?}");
+    }
+}
+
+#[tokio::test]
 async fn set_waits_until_its_cache_contains_the_created_pod() {
     let bench = Bench::new(web(1), vec![], vec![claim(0)], &[]).await;
     bench.reconcile().await.expect("a pod is created");
