@@ -32,7 +32,7 @@ pub struct Metrics {
 struct State {
     /// The sizes of each Service, of all families, and its `trafficDistribution`.
     services: HashMap<ObjectKey, ([usize; 3], Option<Str>)>,
-    /// The values of `trafficDistribution` so far: as in upstream, one that no Service uses any more counts zero.
+    /// The values of `trafficDistribution` so far: as in upstream, one that no Service uses counts zero.
     distributions: BTreeSet<Str>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
