@@ -5,6 +5,7 @@
 //! does not have begin with `controllers_`.
 
 mod encode;
+mod escape;
 mod families;
 mod format;
 mod histogram;

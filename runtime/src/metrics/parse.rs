@@ -1,5 +1,6 @@
 //! Parser of the classic text format, for sources that return their metrics only as text.
 
+use super::escape::unescaped;
 use super::protobuf::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary, Untyped,
 };
@@ -161,23 +162,6 @@ fn closing_quote(text: &str) -> Option<usize> {
         }
     }
     None
-}
-
-/// Returns a help text or the value of a label without the escapes of the text format.
-pub(super) fn unescaped(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => match characters.next() {
-                Some('n') => plain.push('\n'),
-                Some(escaped) => plain.push(escaped),
-                None => {}
-            },
-            character => plain.push(character),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub(super) use prometheus_client::encoding::prometheus_protobuf::prometheus_data
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 
-use super::parse::unescaped;
+use super::escape::unescaped;
 
 /// Returns the families of a registry.
 ///

@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::encode::Histograms;
+use super::escape::escaped;
 use super::families::{Count, Counts, Gauges, Seconds};
 use super::format::{Encoding, Format};
 use super::histogram::histogram;
@@ -107,7 +108,7 @@ impl Metrics {
     }
 
     fn register(&self, name: &str, help: &str, metric: impl EncodeMetric + fmt::Debug + Send + Sync + 'static) {
-        let (name, help) = (name.to_owned(), help.replace('\\', "\\\\").replace('\n', "\\n"));
+        let (name, help) = (name.to_owned(), escaped(help));
         self.collect(Registered { name, help, metric });
     }
 
