@@ -7,6 +7,7 @@ pub mod ip;
 mod label_rules;
 pub mod names;
 pub mod quantity;
+mod requirement;
 pub mod resource_list;
 pub mod selector;
 mod selector_text;

@@ -224,7 +224,7 @@ fn overlaps_are_found_by_any_selector_and_forgotten() {
 #[test]
 fn many_autoscalers_of_many_pods_are_compared_in_time() {
     let (interner, overlaps) = (Interner::default(), Overlaps::default());
-    let pods: Vec<Arc<Pod>> = (0..4_000)
+    let pods: Vec<Arc<Pod>> = (0..8_000)
         .map(|number| {
             let mut pod = (*pod("web", &interner)).clone();
             let name = format!("web-{number}");
@@ -232,7 +232,7 @@ fn many_autoscalers_of_many_pods_are_compared_in_time() {
             Arc::new(pod)
         })
         .collect();
-    for number in 0..2_000 {
+    for number in 0..4_000 {
         // Half of them select all pods, the others none.
         let other = if number % 2 == 0 { ",tier=back" } else { "" };
         let selector = Selector::parse(&interner, &format!("app=web{other}")).expect("well-formed");
@@ -242,7 +242,7 @@ fn many_autoscalers_of_many_pods_are_compared_in_time() {
     let found = overlaps.selecting("n", &pods, 2);
     assert_eq!(found, [ObjectKey::new("n", "a-0001"), ObjectKey::new("n", "a-0003")]);
     // A comparison of each autoscaler with each pod takes many times that.
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[test]
