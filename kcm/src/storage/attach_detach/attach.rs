@@ -1,10 +1,10 @@
 //! Attaches a volume to a node: requests it, waits for the driver, and reports it to the kubelet and the users.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::{Kind, VolumeAttachment};
+use kinds::{Kind, Str, Uid, VolumeAttachment};
 use runtime::events::{EventType, about};
 use runtime::text::{MAX_MESSAGE_BYTES, shortened};
 use runtime::worker::ReconcileError;
@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use super::changes::Scope;
 use super::decide::Step;
 use super::memory::SiteMemory;
 use super::metrics::Operation;
@@ -75,7 +76,7 @@ impl AttachDetach {
                 memory.is_attached = true;
                 Ok(Some(ATTACH_TIMEOUT))
             }
-            Err(error) => Err(self.attach_failed(subject, memory, &error)),
+            Err(error) => Err(self.attach_failed(subject, place, memory, &error)),
         }
     }
 
@@ -105,7 +106,13 @@ impl AttachDetach {
         }
     }
 
-    fn attach_failed(&self, subject: &Subject<'_>, memory: &mut SiteMemory, error: &WriteError) -> ReconcileError {
+    fn attach_failed(
+        &self,
+        subject: &Subject<'_>,
+        place: &Place,
+        memory: &mut SiteMemory,
+        error: &WriteError,
+    ) -> ReconcileError {
         if error.is_lost() {
             // It may have been created, so that it counts as an attachment until that is known.
             memory.uncertain_since = Some(Instant::now());
@@ -113,10 +120,7 @@ impl AttachDetach {
         }
         let message = messages::refused(&error.to_string());
         if !matches!(error, WriteError::NotLeading) {
-            self.record(subject, memory, EventType::Warning, messages::FAILED, |label| {
-                messages::failed(label, &message)
-            });
-            self.operations.failed(Operation::Attach, subject.plugin);
+            self.report_failure(subject, place, &message);
         }
         ReconcileError::new(message)
     }
@@ -131,20 +135,20 @@ impl AttachDetach {
             && attachment.meta.version != memory.reported_version
         {
             memory.reported_version = attachment.meta.version;
-            self.report_failure(subject, memory, error);
+            self.report_failure(subject, place, error);
         }
         let elapsed = subject.now - started;
         if elapsed < ATTACH_TIMEOUT {
             return Some(ATTACH_TIMEOUT - elapsed);
         }
         memory.attach_started = Some(subject.now);
-        self.report_failure(subject, memory, &messages::timed_out(driver, handle));
+        self.report_failure(subject, place, &messages::timed_out(driver, handle));
         Some(ATTACH_TIMEOUT)
     }
 
-    fn report_failure(&self, subject: &Subject<'_>, memory: &SiteMemory, error: &str) {
+    fn report_failure(&self, subject: &Subject<'_>, place: &Place, error: &str) {
         debug!(volume = %subject.name, error, "volume is not attached yet");
-        self.record(subject, memory, EventType::Warning, messages::FAILED, |label| messages::failed(label, error));
+        self.record(subject, place, EventType::Warning, messages::FAILED, |label| messages::failed(label, error));
         self.operations.failed(Operation::Attach, subject.plugin);
     }
 
@@ -157,7 +161,7 @@ impl AttachDetach {
         memory.is_announced = true;
         // A volume that the status lists already was announced by the previous leader.
         if memory.attach_started.is_some() || !place.site.is_listed {
-            self.record(subject, memory, EventType::Normal, messages::ATTACHED, messages::attached);
+            self.record(subject, place, EventType::Normal, messages::ATTACHED, messages::attached);
             self.operations.succeeded(Operation::Attach, subject.plugin, memory.attach_started.take());
         }
     }
@@ -165,8 +169,11 @@ impl AttachDetach {
     /// Records an event about each pod of the node, once: the volume has to be detached from another node first. Returns
     /// the time until that is due.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
-        let others =
-            || subject.observation.places.iter().zip(subject.steps).filter(|(other, _)| other.node != place.node);
+        let (places, steps) = (&subject.observation.places, subject.steps);
+        let occupants = || subject.occupants.iter().map(|at| (&places[*at], &steps[*at]));
+        let others = || occupants().filter(|(other, _)| other.node != place.node);
+        #[cfg(test)]
+        self.memory.visit(subject.occupants.len());
         let time_to_report = |(other, step): (&Place, &Step)| {
             let has_failed = other.attachment.as_ref().is_some_and(|attachment| attachment.detach_error.is_some());
             decide_wait::time_to_report(&other.site, *step, has_failed)
@@ -179,47 +186,51 @@ impl AttachDetach {
             return Some(remaining);
         }
         memory.is_wait_reported = true;
-        let users: Vec<&ObjectKey> = others()
-            .filter(|(other, _)| other.site.occupies() && other.site.is_wanted)
-            .flat_map(|(other, _)| other.memory.users.iter().map(|user| &user.pod))
-            .collect();
+        let users_on = |place: &Place| self.users_on(subject, &place.node);
+        let users: Vec<ObjectKey> = others().flat_map(|(other, _)| users_on(other).into_keys()).collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
         // Thousands of pods may use the volume on either node: each of these gets a message about all of those.
-        let namespaces: BTreeSet<&str> = memory.users.iter().map(|user| &*user.pod.namespace).collect();
-        let message = |namespace| {
-            let message = messages::waiting(label, namespace, users.iter().copied());
-            (namespace, shortened(message, MAX_MESSAGE_BYTES))
-        };
+        let waiting = users_on(place);
+        let namespaces: BTreeSet<&str> = waiting.keys().map(|pod| &*pod.namespace).collect();
+        let message =
+            |namespace| (namespace, shortened(messages::waiting(label, namespace, &users), MAX_MESSAGE_BYTES));
         let messages: HashMap<&str, String> = namespaces.into_iter().map(message).collect();
-        self.record_each(memory, EventType::Warning, messages::FAILED, |pod| {
+        self.record_each(&waiting, EventType::Warning, messages::FAILED, |pod| {
             messages.get(&*pod.namespace).cloned().unwrap_or_default()
         });
         None
     }
 
+    /// Returns the pods that use the volume on a node.
+    fn users_on(&self, subject: &Subject<'_>, node: &Str) -> BTreeMap<ObjectKey, Uid> {
+        let mut users = self.memory.users(subject.name, &Scope::Nodes([node.clone()].into()));
+        users.remove(node).unwrap_or_default()
+    }
+
     fn record(
         &self,
         subject: &Subject<'_>,
-        memory: &SiteMemory,
+        place: &Place,
         kind: EventType,
         reason: &'static str,
         message: impl Fn(&str) -> String,
     ) {
-        self.record_each(memory, kind, reason, |_| message(&subject.observation.label));
+        let users = self.users_on(subject, &place.node);
+        self.record_each(&users, kind, reason, |_| message(&subject.observation.label));
     }
 
-    /// Records an event about each pod that uses the volume on a node.
+    /// Records an event about each of the pods.
     fn record_each(
         &self,
-        memory: &SiteMemory,
+        pods: &BTreeMap<ObjectKey, Uid>,
         kind: EventType,
         reason: &'static str,
         message: impl Fn(&ObjectKey) -> String,
     ) {
-        for user in &memory.users {
-            if let Some(pod) = self.caches.pods.get_with_uid(&user.pod.namespace, &user.pod.name, &user.uid) {
-                self.recorder.event(&about(&*pod), kind, reason, message(&user.pod));
+        for (key, uid) in pods {
+            if let Some(pod) = self.caches.pods.get_with_uid(&key.namespace, &key.name, uid) {
+                self.recorder.event(&about(&*pod), kind, reason, message(key));
             }
         }
     }

@@ -1,13 +1,15 @@
-//! The nodes of each volume that have changed since its last reconcile.
+//! The nodes and pods of each volume that have changed since its last reconcile.
 //!
-//! Thousands of nodes and pods may share one volume. What happens on one of its nodes does not depend on the others, so
-//! that a change of a pod need not visit all of them. Anything that is not known to concern only some nodes leads to a
-//! reconcile of all: a volume that may be attached to one node only, a failure, a time that has come, an unknown reason.
+//! Thousands of nodes and pods may share one volume, so that a change of a pod must not visit all of them. What happens on
+//! one of its nodes does not depend on the others, unless the volume may be attached to one node only. Anything that is not
+//! known to concern only some pods or nodes leads to a reconcile of all: a failure, a time that has come, an unknown
+//! reason.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 
 use kinds::Str;
+use kinds::meta::ObjectKey;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
@@ -30,60 +32,103 @@ impl Scope {
     }
 }
 
+/// The pods that a reconcile of a volume concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pods {
+    /// All pods on the nodes.
+    All,
+    /// These alone. The others use the volume as before.
+    Some(BTreeSet<ObjectKey>),
+}
+
+/// The nodes and pods of a volume that a reconcile concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// The nodes.
+    pub nodes: Scope,
+    /// The pods that may have begun or ceased to use the volume.
+    pub pods: Pods,
+}
+
+impl Extent {
+    /// All nodes and pods.
+    pub const ALL: Self = Self { nodes: Scope::All, pods: Pods::All };
+
+    /// Returns the extent of a change of nodes that affects no pod's use of the volume.
+    pub fn of_nodes(nodes: impl IntoIterator<Item = Str>) -> Self {
+        Self { nodes: Scope::Nodes(nodes.into_iter().collect()), pods: Pods::Some(BTreeSet::new()) }
+    }
+
+    fn extend(&mut self, other: Self) {
+        match (&mut self.nodes, other.nodes) {
+            (Scope::Nodes(known), Scope::Nodes(nodes)) => known.extend(nodes),
+            (known, _) => *known = Scope::All,
+        }
+        match (&mut self.pods, other.pods) {
+            (Pods::Some(known), Pods::Some(pods)) => known.extend(pods),
+            (known, _) => *known = Pods::All,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Tracked {
     /// Changes since the last reconcile began; `None` if there are none.
-    changed: Option<Scope>,
-    /// The last reconcile of all nodes, and each one since then, has succeeded.
+    changed: Option<Extent>,
+    /// The last reconcile of all nodes and pods, and each one since then, has succeeded.
     is_settled: bool,
+    /// At the last reconcile, the volume's nodes did not depend on each other.
+    is_independent: bool,
     /// When one of the nodes has to be checked again.
     next: Option<Instant>,
 }
 
-/// Changes of the volumes whose nodes do not depend on each other and that were reconciled before.
+/// Changes of the volumes that were reconciled before.
 #[derive(Debug, Default)]
 pub struct Changes(Mutex<HashMap<Str, Tracked>>);
 
 impl Changes {
-    /// Notes a change, before the volume is requeued. All nodes of a volume that is not tracked are reconciled.
-    pub fn add(&self, volume: &Str, scope: Scope) {
+    /// Notes a change, before the volume is requeued. A volume that is not tracked is reconciled on all nodes.
+    pub fn add(&self, volume: &Str, extent: Extent) {
         let mut tracked = lock(&self.0);
         let Some(tracked) = tracked.get_mut(volume) else { return };
-        match (&mut tracked.changed, scope) {
-            (Some(Scope::All), _) => {}
-            (Some(Scope::Nodes(known)), Scope::Nodes(nodes)) => known.extend(nodes),
-            (changed, scope) => *changed = Some(scope),
+        match &mut tracked.changed {
+            Some(changed) => changed.extend(extent),
+            changed => *changed = Some(extent),
         }
     }
 
-    /// Begins a reconcile: returns the nodes that have changed, and forgets the changes.
-    pub fn take(&self, volume: &Str, now: Instant) -> Scope {
+    /// Begins a reconcile: returns the nodes and pods that have changed, and forgets the changes. Those are all nodes if they
+    /// depend on each other.
+    pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
         let tracked = tracked.entry(volume.clone()).or_default();
         let changed = tracked.changed.take();
         let is_due = tracked.next.is_some_and(|next| next <= now);
-        changed.filter(|_| tracked.is_settled && !is_due).unwrap_or(Scope::All)
+        let is_same = std::mem::replace(&mut tracked.is_independent, is_independent) == is_independent;
+        let Some(changed) = changed.filter(|_| tracked.is_settled && is_same && !is_due) else { return Extent::ALL };
+        if is_independent { changed } else { Extent { nodes: Scope::All, ..changed } }
     }
 
     /// Notes that a reconcile has succeeded, and when one of its nodes has to be checked again. Returns that time for all
     /// nodes.
-    pub fn succeeded(&self, volume: &Str, scope: &Scope, next: Option<Instant>) -> Option<Instant> {
+    pub fn succeeded(&self, volume: &Str, extent: &Extent, next: Option<Instant>) -> Option<Instant> {
         let mut tracked = lock(&self.0);
         let Some(tracked) = tracked.get_mut(volume) else { return next };
-        let known = if *scope == Scope::All { None } else { tracked.next };
-        tracked.is_settled |= *scope == Scope::All;
+        let known = if extent.nodes == Scope::All { None } else { tracked.next };
+        tracked.is_settled |= *extent == Extent::ALL;
         tracked.next = known.into_iter().chain(next).min();
         tracked.next
     }
 
-    /// Notes that a reconcile has failed: the next one concerns all nodes.
+    /// Notes that a reconcile has failed: the next one concerns all nodes and pods.
     pub fn failed(&self, volume: &Str) {
         if let Some(tracked) = lock(&self.0).get_mut(volume) {
             tracked.is_settled = false;
         }
     }
 
-    /// Forgets a volume that has no nodes any longer, or whose nodes depend on each other.
+    /// Forgets a volume that has no nodes any longer.
     pub fn forget(&self, volume: &Str) {
         lock(&self.0).remove(volume);
     }
@@ -95,31 +140,59 @@ mod tests {
 
     use super::*;
 
-    fn nodes(names: &[&str]) -> Scope {
-        Scope::Nodes(names.iter().map(|name| (*name).into()).collect())
+    fn nodes(names: &[&str]) -> Extent {
+        Extent::of_nodes(names.iter().map(|name| Str::from(*name)))
+    }
+
+    fn pod(name: &str, node: &str) -> Extent {
+        Extent { pods: Pods::Some([ObjectKey::new("shop", name)].into()), ..nodes(&[node]) }
+    }
+
+    /// Returns the changes of a volume that was reconciled on all nodes.
+    fn settled(volume: &Str, is_independent: bool, now: Instant) -> Changes {
+        let changes = Changes::default();
+        changes.take(volume, is_independent, now);
+        changes.succeeded(volume, &Extent::ALL, None);
+        changes
     }
 
     #[tokio::test(start_paused = true)]
     async fn reconcile_concerns_all_nodes_unless_only_some_are_known_to_have_changed() {
         let (volume, now) = (Str::from("v"), Instant::now());
+        let both = Pods::Some(["web", "db"].map(|name| ObjectKey::new("shop", name)).into());
+        let all_pods = Extent { pods: Pods::All, ..nodes(&["b"]) };
         for (name, changed, expected) in [
             ("some", vec![nodes(&["a"])], nodes(&["a"])),
             ("several times", vec![nodes(&["a"]), nodes(&["b"])], nodes(&["a", "b"])),
-            ("all", vec![Scope::All], Scope::All),
-            ("all, then some", vec![Scope::All, nodes(&["a"])], Scope::All),
-            ("some, then all", vec![nodes(&["a"]), Scope::All], Scope::All),
-            ("unknown", vec![], Scope::All),
+            ("a pod", vec![pod("web", "a")], pod("web", "a")),
+            ("pods", vec![pod("web", "a"), pod("db", "b")], Extent { pods: both, ..nodes(&["a", "b"]) }),
+            ("a pod, then its node", vec![pod("web", "a"), nodes(&["a"])], pod("web", "a")),
+            ("a pod, then all of a node", vec![pod("web", "a"), all_pods], Extent { pods: Pods::All, ..nodes(&["a", "b"]) }),
+            ("all", vec![Extent::ALL], Extent::ALL),
+            ("all, then some", vec![Extent::ALL, pod("web", "a")], Extent::ALL),
+            ("some, then all", vec![pod("web", "a"), Extent::ALL], Extent::ALL),
+            ("unknown", vec![], Extent::ALL),
         ] {
-            let changes = Changes::default();
-            changes.take(&volume, now);
-            changes.succeeded(&volume, &Scope::All, None);
-            changed.into_iter().for_each(|scope| changes.add(&volume, scope));
-            assert_eq!(changes.take(&volume, now), expected, "{name}");
-            assert_eq!(changes.take(&volume, now), Scope::All, "{name}: it is forgotten");
+            let changes = settled(&volume, true, now);
+            changed.into_iter().for_each(|extent| changes.add(&volume, extent));
+            assert_eq!(changes.take(&volume, true, now), expected, "{name}");
+            assert_eq!(changes.take(&volume, true, now), Extent::ALL, "{name}: it is forgotten");
             changes.forget(&volume);
             changes.add(&volume, nodes(&["a"]));
             assert!(lock(&changes.0).is_empty(), "{name}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconcile_of_nodes_that_depend_on_each_other_concerns_all_of_them_and_only_the_changed_pods() {
+        let (volume, now) = (Str::from("v"), Instant::now());
+        let changes = settled(&volume, false, now);
+        changes.add(&volume, pod("web", "a"));
+        assert_eq!(changes.take(&volume, false, now), Extent { nodes: Scope::All, ..pod("web", "a") });
+        changes.add(&volume, pod("web", "a"));
+        assert_eq!(changes.take(&volume, true, now), Extent::ALL, "another node may have waited");
+        changes.add(&volume, pod("web", "a"));
+        assert_eq!(changes.take(&volume, true, now), pod("web", "a"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -128,21 +201,21 @@ mod tests {
         let second = Duration::from_secs(1);
         let take = |now| {
             changes.add(&volume, nodes(&["a"]));
-            changes.take(&volume, now)
+            changes.take(&volume, true, now)
         };
-        assert_eq!(take(now), Scope::All, "the first one");
-        changes.add(&volume, Scope::All);
-        changes.succeeded(&volume, &Scope::All, Some(now + 9 * second));
-        assert_eq!(take(now), Scope::All, "a change during the first one");
+        assert_eq!(take(now), Extent::ALL, "the first one");
+        changes.add(&volume, Extent::ALL);
+        changes.succeeded(&volume, &Extent::ALL, Some(now + 9 * second));
+        assert_eq!(take(now), Extent::ALL, "a change during the first one");
         assert_eq!(take(now), nodes(&["a"]));
         assert_eq!(changes.succeeded(&volume, &nodes(&["a"]), Some(now + 99 * second)), Some(now + 9 * second));
         assert_eq!(take(now + 8 * second), nodes(&["a"]));
-        assert_eq!(take(now + 9 * second), Scope::All, "a node has to be checked again");
-        assert_eq!(changes.succeeded(&volume, &Scope::All, None), None);
+        assert_eq!(take(now + 9 * second), Extent::ALL, "a node has to be checked again");
+        assert_eq!(changes.succeeded(&volume, &Extent::ALL, None), None);
         assert_eq!(take(now + 9 * second), nodes(&["a"]));
         changes.failed(&volume);
-        assert_eq!(take(now), Scope::All, "after a failure");
+        assert_eq!(take(now), Extent::ALL, "after a failure");
         changes.succeeded(&volume, &nodes(&["a"]), None);
-        assert_eq!(take(now), Scope::All, "only a reconcile of all nodes makes up for it");
+        assert_eq!(take(now), Extent::ALL, "only a reconcile of all nodes makes up for it");
     }
 }

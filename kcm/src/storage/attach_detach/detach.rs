@@ -9,7 +9,7 @@ use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use tracing::{debug, info, warn};
 
-use super::changes::Scope;
+use super::changes::Extent;
 use super::decide::ForceDetachReason;
 use super::memory::SiteMemory;
 use super::metrics::Operation;
@@ -46,7 +46,7 @@ impl AttachDetach {
             memory.is_attached = false;
             memory.is_abandoned = true;
             // Pods on other nodes may wait for it.
-            self.requeue(subject.name.clone(), Scope::All);
+            self.requeue(subject.name.clone(), Extent::ALL);
             return Ok(None);
         };
         let Some(attachment) = &place.attachment else {

@@ -8,7 +8,7 @@ use kinds::node_volumes::NodeVolumes;
 use kinds::{CsiDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, Str, VolumeAttachment};
 use runtime::store::Change;
 
-use super::changes::Scope;
+use super::changes::{Extent, Pods};
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
 use crate::pods::indexes::{by_node, on_node};
@@ -18,26 +18,31 @@ use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume}
 /// Subscribes to changes, and adds their keys to the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {
     let caches = &shared.caches;
-    let add = |shared: &AttachDetach, scope: Scope, volumes: Vec<Str>| {
-        volumes.into_iter().for_each(|volume| shared.requeue(volume, scope.clone()));
+    let add = |shared: &AttachDetach, extent: &Extent, volumes: Vec<Str>| {
+        volumes.into_iter().for_each(|volume| shared.requeue(volume, extent.clone()));
     };
     let own = shared.clone();
     caches.pods.subscribe(move |change| {
         own.memory.definitions.apply(change);
-        let nodes = [change.old, change.new].into_iter().flatten().map(|pod| pod.node.clone());
-        add(&own, Scope::Nodes(nodes.collect()), of_pod(&own, change));
+        let volumes = of_pod(&own, change);
+        if volumes.is_empty() {
+            return;
+        }
+        let pods = [change.old, change.new].into_iter().flatten();
+        let nodes = Extent::of_nodes(pods.clone().map(|pod| pod.node.clone()));
+        add(&own, &Extent { pods: Pods::Some(pods.map(|pod| pod.meta.key()).collect()), ..nodes }, volumes);
     });
     let own = shared.clone();
-    caches.claims.subscribe(move |change| add(&own, Scope::All, of_claim(&own.caches, change)));
+    caches.claims.subscribe(move |change| add(&own, &Extent::ALL, of_claim(&own.caches, change)));
     let own = shared.clone();
-    caches.volumes.subscribe(move |change| add(&own, Scope::All, of_persistent_volume(&own, change)));
+    caches.volumes.subscribe(move |change| add(&own, &Extent::ALL, of_persistent_volume(&own, change)));
     let own = shared.clone();
     caches.attachments.subscribe(move |change| {
         let nodes = [change.old, change.new].into_iter().flatten().map(|attachment| attachment.node.clone());
-        add(&own, Scope::Nodes(nodes.collect()), of_attachment(&own, change));
+        add(&own, &Extent::of_nodes(nodes), of_attachment(&own, change));
     });
     let own = shared.clone();
-    caches.drivers.subscribe(move |change| add(&own, Scope::All, of_driver(&own, change)));
+    caches.drivers.subscribe(move |change| add(&own, &Extent::ALL, of_driver(&own, change)));
     let own = shared.clone();
     caches.nodes.subscribe(move |change| {
         let volumes = of_node(&own, change);
@@ -45,7 +50,9 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
         if !volumes.is_empty() {
             own.node_queue.add(node.meta.name.clone());
         }
-        add(&own, Scope::Nodes([node.meta.name.clone()].into()), volumes);
+        let extent = Extent::of_nodes([node.meta.name.clone()]);
+        let extent = if is_newly_managed(change) { Extent { pods: Pods::All, ..extent } } else { extent };
+        add(&own, &extent, volumes);
     });
 }
 
@@ -161,6 +168,12 @@ fn volumes_only_in(one: &NodeVolumes, other: &NodeVolumes) -> impl Iterator<Item
     listed.chain(one.in_use().iter().filter(|name| !other.uses(name))).cloned()
 }
 
+/// Returns true if this controller attaches the volumes of a node from now on: its pods use them from now on.
+fn is_newly_managed(change: &Change<'_, Node>) -> bool {
+    let is_managed = |node: Option<&Arc<Node>>| state_of(node.map(|node| &**node)).is_managed;
+    is_managed(change.new) && !is_managed(change.old)
+}
+
 /// Returns the volumes that the node's status gains or loses, and all volumes of the node if the node's state changes.
 fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     let Some(node) = change.new.or(change.old) else { return Vec::new() };
@@ -178,7 +191,7 @@ fn of_node(shared: &AttachDetach, change: &Change<'_, Node>) -> Vec<Str> {
     if !is_same_node {
         names.extend(shared.memory.of_node(&node.meta.name));
     }
-    if is.is_managed && !was.is_managed {
+    if is_newly_managed(change) {
         for pod in shared.caches.pods.by_index(&by_node(), on_node(&node.meta.name)) {
             names.extend(shared.caches.names_of_pod(&pod));
         }

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,21 +18,9 @@ use super::changes::{Changes, Scope};
 use super::definitions::Definitions;
 use super::node_list::NodeList;
 
-/// A pod that uses a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
-    /// Namespace and name of the pod.
-    pub pod: ObjectKey,
-    /// UID of the pod.
-    pub uid: Uid,
-}
-
 /// Remembered state of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SiteMemory {
-    /// Pods that use the volume here. A pod stays until it has released its volumes, even if its claim can no longer be
-    /// resolved.
-    pub users: Vec<User>,
     /// When the volume was first found not to be wanted here.
     pub unwanted_since: Option<Instant>,
     /// True if the node's last known status has the volume in use.
@@ -73,9 +63,14 @@ pub enum NodeWrite {
 /// The nodes of a volume, by name.
 pub type Sites = BTreeMap<Str, SiteMemory>;
 
+/// The pods that use a volume, by node. A pod stays until it has released its volumes, even if its claim can no longer be
+/// resolved. Thousands of them may share one volume.
+pub type Users = BTreeMap<Str, BTreeMap<ObjectKey, Uid>>;
+
 #[derive(Debug, Default)]
 struct State {
     volumes: HashMap<Str, Sites>,
+    users: HashMap<Str, Users>,
     /// The volumes of each pod, with their nodes: two pods may have had the name.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
@@ -89,6 +84,9 @@ pub struct Memory {
     pub definitions: Definitions,
     /// The nodes of volumes that have changed.
     pub changes: Changes,
+    /// Number of nodes and pods that reconciles of volumes have visited.
+    #[cfg(test)]
+    pub visited: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -97,16 +95,14 @@ impl Memory {
         lock(&self.state)
     }
 
+    #[cfg(test)]
+    pub fn visit(&self, nodes_or_pods: usize) {
+        self.visited.fetch_add(nodes_or_pods, Ordering::Relaxed);
+    }
+
     /// Returns the nodes of a volume, of those in the scope.
     pub fn sites(&self, volume: &str, scope: &Scope) -> Sites {
-        let state = self.lock();
-        let Some(sites) = state.volumes.get(volume) else { return Sites::new() };
-        match scope {
-            Scope::All => sites.clone(),
-            Scope::Nodes(nodes) => {
-                nodes.iter().filter_map(|node| Some((node.clone(), sites.get(node)?.clone()))).collect()
-            }
-        }
+        self.lock().volumes.get(volume).map_or_else(Sites::new, |sites| of_nodes(sites, scope))
     }
 
     /// Returns true if the volume is wanted, attached or listed on a node.
@@ -118,25 +114,9 @@ impl Memory {
     /// not wait for this volume any longer.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
-        let State { volumes, by_pod, by_node, lists } = &mut *state;
+        let State { volumes, by_node, lists, .. } = &mut *state;
         let current = volumes.entry(volume.clone()).or_default();
-        let old = match scope {
-            Scope::All => std::mem::take(current),
-            Scope::Nodes(nodes) => nodes.iter().filter_map(|node| current.remove_entry(node)).collect(),
-        };
-        let users = |sites: &Sites| -> BTreeSet<(ObjectKey, Str)> {
-            let of_site = |(node, site): (&Str, &SiteMemory)| {
-                site.users.iter().map(|user| (user.pod.clone(), node.clone())).collect::<Vec<_>>()
-            };
-            sites.iter().flat_map(of_site).collect()
-        };
-        let (before, after) = (users(&old), users(&sites));
-        for (pod, node) in before.difference(&after) {
-            unlink(by_pod, pod, &(volume.clone(), node.clone()));
-        }
-        for (pod, node) in after.difference(&before) {
-            by_pod.entry(pod.clone()).or_default().insert((volume.clone(), node.clone()));
-        }
+        let old = take_nodes(current, scope);
         for node in sites.keys().filter(|node| !old.contains_key(*node)) {
             by_node.entry(node.clone()).or_default().insert(volume.clone());
         }
@@ -157,6 +137,76 @@ impl Memory {
             volumes.remove(volume);
         }
         ready
+    }
+
+    /// Returns the pods that use a volume on the nodes in the scope.
+    pub fn users(&self, volume: &str, scope: &Scope) -> Users {
+        self.lock().users.get(volume).map_or_else(Users::new, |users| of_nodes(users, scope))
+    }
+
+    /// Returns the nodes in the scope where pods use a volume.
+    pub fn nodes_with_users(&self, volume: &str, scope: &Scope) -> BTreeSet<Str> {
+        let state = self.lock();
+        let nodes = state.users.get(volume).into_iter().flat_map(Users::keys);
+        match scope {
+            Scope::All => nodes.cloned().collect(),
+            Scope::Nodes(scope) => scope.iter().filter(|node| uses(&state, volume, node)).cloned().collect(),
+        }
+    }
+
+    /// Returns true if a pod uses a volume on a node.
+    pub fn is_user(&self, volume: &str, node: &str, pod: &ObjectKey, uid: &Uid) -> bool {
+        let state = self.lock();
+        let users = state.users.get(volume).and_then(|users| users.get(node));
+        users.is_some_and(|users| users.get(pod) == Some(uid))
+    }
+
+    /// Stores the pods that use a volume on the nodes in the scope.
+    pub fn set_users(&self, volume: &Str, scope: &Scope, users: Users) {
+        let mut state = self.lock();
+        let State { users: all, by_pod, .. } = &mut *state;
+        let current = all.entry(volume.clone()).or_default();
+        let old = take_nodes(current, scope);
+        let differing = |some: &Users, others: &Users| -> Vec<(ObjectKey, Str)> {
+            let has = |node: &Str, pod: &ObjectKey| others.get(node).is_some_and(|pods| pods.contains_key(pod));
+            let pairs = some.iter().flat_map(|(node, pods)| pods.keys().map(move |pod| (node, pod)));
+            pairs.filter(|(node, pod)| !has(node, pod)).map(|(node, pod)| (pod.clone(), node.clone())).collect()
+        };
+        for (pod, node) in differing(&old, &users) {
+            unlink(by_pod, &pod, &(volume.clone(), node));
+        }
+        for (pod, node) in differing(&users, &old) {
+            by_pod.entry(pod).or_default().insert((volume.clone(), node));
+        }
+        current.extend(users.into_iter().filter(|(_, pods)| !pods.is_empty()));
+        if current.is_empty() {
+            all.remove(volume);
+        }
+    }
+
+    /// Stores on which node a pod uses a volume, with the pod's uid; `None` if it does not use it.
+    pub fn set_user(&self, volume: &Str, pod: &ObjectKey, user: Option<(Str, Uid)>) {
+        let mut state = self.lock();
+        let State { users: all, by_pod, .. } = &mut *state;
+        let linked = by_pod.get(pod).into_iter().flatten().filter(|(name, _)| name == volume);
+        let old: Vec<Str> = linked.map(|(_, node)| node.clone()).collect();
+        let users = all.entry(volume.clone()).or_default();
+        for node in old {
+            unlink(by_pod, pod, &(volume.clone(), node.clone()));
+            if let Some(pods) = users.get_mut(&node) {
+                pods.remove(pod);
+                if pods.is_empty() {
+                    users.remove(&node);
+                }
+            }
+        }
+        if let Some((node, uid)) = user {
+            by_pod.entry(pod.clone()).or_default().insert((volume.clone(), node.clone()));
+            users.entry(node).or_default().insert(pod.clone(), uid);
+        }
+        if users.is_empty() {
+            all.remove(volume);
+        }
     }
 
     /// Returns all volumes that are wanted, attached or listed on a node.
@@ -241,15 +291,40 @@ impl Memory {
         written
     }
 
-    /// Counts pairs of volume and node by the labels that `label` returns for them.
-    pub fn count<L: Ord>(&self, label: impl Fn(&str, &SiteMemory) -> Vec<L>) -> BTreeMap<L, u64> {
+    /// Counts pairs of volume and node by the labels that `label` returns for them. It gets the volume, true if pods use it on
+    /// the node, and the remembered state.
+    pub fn count<L: Ord>(&self, label: impl Fn(&str, bool, &SiteMemory) -> Vec<L>) -> BTreeMap<L, u64> {
         let mut counts = BTreeMap::new();
-        for (volume, sites) in &self.lock().volumes {
-            for found in sites.values().flat_map(|site| label(volume, site)) {
+        let state = self.lock();
+        for (volume, sites) in &state.volumes {
+            for found in sites.iter().flat_map(|(node, site)| label(volume, uses(&state, volume, node), site)) {
                 *counts.entry(found).or_default() += 1;
             }
         }
         counts
+    }
+}
+
+/// Returns true if pods use a volume on a node.
+fn uses(state: &State, volume: &str, node: &str) -> bool {
+    state.users.get(volume).is_some_and(|users| users.contains_key(node))
+}
+
+/// Returns a copy of the nodes in the scope.
+fn of_nodes<V: Clone>(nodes: &BTreeMap<Str, V>, scope: &Scope) -> BTreeMap<Str, V> {
+    match scope {
+        Scope::All => nodes.clone(),
+        Scope::Nodes(scope) => {
+            scope.iter().filter_map(|node| Some((node.clone(), nodes.get(node)?.clone()))).collect()
+        }
+    }
+}
+
+/// Removes the nodes in the scope, and returns them.
+fn take_nodes<V>(nodes: &mut BTreeMap<Str, V>, scope: &Scope) -> BTreeMap<Str, V> {
+    match scope {
+        Scope::All => std::mem::take(nodes),
+        Scope::Nodes(scope) => scope.iter().filter_map(|node| nodes.remove_entry(node)).collect(),
     }
 }
 
@@ -266,9 +341,18 @@ fn unlink<K: Eq + Hash, V: Ord>(index: &mut HashMap<K, BTreeSet<V>>, key: &K, va
 mod tests {
     use super::*;
 
-    fn used_by(pod: &str) -> SiteMemory {
-        let pod = ObjectKey::new("default", pod);
-        SiteMemory { users: vec![User { pod, uid: Uid::parse("u") }], ..SiteMemory::default() }
+    fn key(pod: &str) -> ObjectKey {
+        ObjectKey::new("default", pod)
+    }
+
+    fn used_by(node: &Str, pods: &[&str]) -> Users {
+        Users::from([(node.clone(), pods.iter().map(|pod| (key(pod), Uid::parse("u"))).collect())])
+    }
+
+    fn is_empty(memory: &Memory) -> bool {
+        let state = memory.lock();
+        let has_no_node = state.volumes.is_empty() && state.by_node.is_empty() && state.lists.is_empty();
+        has_no_node && state.users.is_empty() && state.by_pod.is_empty()
     }
 
     #[test]
@@ -276,17 +360,17 @@ mod tests {
         let memory = Memory::default();
         let volume = Str::from("v");
         let node = Str::from("n");
-        memory.store(&volume, &Scope::All, Sites::from([(node.clone(), used_by("a"))]));
-        assert_eq!(memory.of_pod(&ObjectKey::new("default", "a")), std::slice::from_ref(&volume));
+        memory.store(&volume, &Scope::All, Sites::from([(node.clone(), SiteMemory::default())]));
+        memory.set_users(&volume, &Scope::All, used_by(&node, &["a"]));
+        assert_eq!(memory.of_pod(&key("a")), std::slice::from_ref(&volume));
         assert_eq!(memory.of_node("n"), std::slice::from_ref(&volume));
-        memory.store(&volume, &Scope::All, Sites::from([(node.clone(), used_by("b"))]));
-        assert!(memory.of_pod(&ObjectKey::new("default", "a")).is_empty());
-        assert_eq!(memory.of_pod(&ObjectKey::new("default", "b")), std::slice::from_ref(&volume));
+        memory.set_users(&volume, &Scope::All, used_by(&node, &["b"]));
+        assert!(memory.of_pod(&key("a")).is_empty());
+        assert_eq!(memory.of_pod(&key("b")), std::slice::from_ref(&volume));
         memory.decide_listing(&node, &volume, true, true);
         memory.store(&volume, &Scope::All, Sites::new());
-        let state = memory.lock();
-        assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());
-        assert!(state.lists.is_empty());
+        memory.set_users(&volume, &Scope::All, Users::new());
+        assert!(is_empty(&memory));
     }
 
     #[test]
@@ -296,16 +380,40 @@ mod tests {
         let [a, b] = ["a", "b"].map(Str::from);
         let only = |node: &Str| Scope::Nodes([node.clone()].into());
         // A pod was replaced by one of its name on another node.
-        memory.store(&volume, &only(&a), Sites::from([(a.clone(), used_by("web"))]));
-        memory.store(&volume, &only(&b), Sites::from([(b.clone(), used_by("web"))]));
+        for node in [&a, &b] {
+            memory.store(&volume, &only(node), Sites::from([(node.clone(), SiteMemory::default())]));
+            memory.set_users(&volume, &only(node), used_by(node, &["web"]));
+        }
         assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&a, &b]);
         assert_eq!(memory.sites("v", &only(&b)).keys().collect::<Vec<_>>(), [&b]);
+        assert_eq!(memory.nodes_with_users("v", &only(&b)), [b.clone()].into());
         memory.store(&volume, &only(&a), Sites::new());
+        memory.set_users(&volume, &only(&a), Users::new());
         assert_eq!(memory.sites("v", &Scope::All).keys().collect::<Vec<_>>(), [&b]);
+        assert_eq!(memory.users("v", &Scope::All), used_by(&b, &["web"]));
         assert!(memory.of_node("a").is_empty());
-        assert_eq!(memory.of_pod(&ObjectKey::new("default", "web")), std::slice::from_ref(&volume));
+        assert_eq!(memory.of_pod(&key("web")), std::slice::from_ref(&volume));
         memory.store(&volume, &only(&b), Sites::new());
-        let state = memory.lock();
-        assert!(state.volumes.is_empty() && state.by_pod.is_empty() && state.by_node.is_empty());
+        memory.set_users(&volume, &only(&b), Users::new());
+        assert!(is_empty(&memory));
+    }
+
+    #[test]
+    fn one_user_changes_while_the_others_are_kept() {
+        let memory = Memory::default();
+        let volume = Str::from("v");
+        let [a, b] = ["a", "b"].map(Str::from);
+        let uid = Uid::parse("u");
+        memory.set_users(&volume, &Scope::All, used_by(&a, &["web", "db"]));
+        memory.set_user(&volume, &key("web"), Some((b.clone(), uid.clone())));
+        assert_eq!(memory.users("v", &Scope::All), [used_by(&a, &["db"]), used_by(&b, &["web"])].into_iter().flatten().collect());
+        assert!(memory.is_user("v", "b", &key("web"), &uid) && !memory.is_user("v", "a", &key("web"), &uid));
+        assert!(!memory.is_user("v", "b", &key("web"), &Uid::parse("another")));
+        assert_eq!(memory.nodes_with_users("v", &Scope::All), [a, b].into());
+        for pod in ["web", "db", "unknown"] {
+            memory.set_user(&volume, &key(pod), None);
+            assert!(memory.of_pod(&key(pod)).is_empty(), "{pod}");
+        }
+        assert!(is_empty(&memory));
     }
 }

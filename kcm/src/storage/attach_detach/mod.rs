@@ -128,8 +128,6 @@ fn start(manager: &mut Manager, context: &Context) {
             sync_period: is_synced.then(|| values.get_duration("attach-detach-reconcile-sync-period")),
         },
         term: Default::default(),
-        #[cfg(test)]
-        visited: Default::default(),
     });
     manager.collect(Totals(shared.clone()));
     keys::subscribe(&shared);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::changes::Scope;
+use super::changes::Extent;
 use super::memory::NodeWrite;
 use super::node_list::removed;
 use super::reconcile::AttachDetach;
@@ -90,7 +90,7 @@ impl AttachDetach {
     /// Notes that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
         for volume in self.memory.end_write(name, current) {
-            self.requeue(volume, Scope::Nodes([name.clone()].into()));
+            self.requeue(volume, Extent::of_nodes([name.clone()]));
         }
     }
 

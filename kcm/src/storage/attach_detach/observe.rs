@@ -1,6 +1,6 @@
 //! Gathers the state of one volume from the caches and the memory.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -11,14 +11,13 @@ use runtime::store::Store;
 use runtime::write::Writer;
 use tokio::time::Instant;
 
-use super::changes::Scope;
+use super::changes::{Extent, Pods, Scope};
 use super::decide::{Attachment, NodeState, Site};
-use super::definitions::Definitions;
 use super::indexes::{
     attachments_by_volume, listed_volume, nodes_by_attached_volume, of_inline_volume, of_volume, of_volume_on,
     pods_by_claim_and_node, using_claim_on,
 };
-use super::memory::{Memory, SiteMemory, Sites, User};
+use super::memory::{Memory, SiteMemory, Users};
 use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::inline_volume::{InlineVolume, defining, pods_by_inline_volume};
@@ -64,28 +63,34 @@ pub struct Observation {
     pub is_exclusive: bool,
 }
 
-#[cfg(test)]
-impl Observation {
-    /// Returns the number of nodes and of users.
-    pub fn size(&self) -> usize {
-        self.places.iter().map(|place| 1 + place.memory.users.len()).sum()
+/// A volume by its unique name.
+pub struct NamedVolume<'a> {
+    pub name: &'a Str,
+    pub plugin: Plugin<'a>,
+    /// The PersistentVolumes with this name, sorted by their own names.
+    volumes: Vec<Arc<PersistentVolume>>,
+    /// Pods define it themselves.
+    is_defined_by_pods: bool,
+}
+
+impl NamedVolume<'_> {
+    /// Returns true if the change of a pod concerns this pod alone. Otherwise it may change the definition of the volume.
+    pub fn has_one_definition(&self) -> bool {
+        self.volumes.len() <= 1 && !self.is_defined_by_pods
     }
 }
 
-/// Pods that use a volume. Thousands of them may share one.
-#[derive(Default)]
-struct Users {
-    by_node: BTreeMap<Str, Vec<User>>,
-    known: HashSet<Uid>,
+/// What is known about a volume on a node, apart from the node itself.
+struct KnownSite {
+    is_wanted: bool,
+    is_writing: bool,
+    has_foreign: bool,
+    attachment: Option<Arc<VolumeAttachment>>,
+    memory: SiteMemory,
 }
 
-impl Users {
-    fn add(&mut self, node: &Str, user: User) {
-        if self.known.insert(user.uid.clone()) {
-            self.by_node.entry(node.clone()).or_default().push(user);
-        }
-    }
-}
+/// What defines a volume: a PersistentVolume that a pod uses, and pods themselves.
+type DefinedBy = (Option<Arc<PersistentVolume>>, Option<InlineVolume>);
 
 /// Reads nodes from the API server. Volumes of one node share a read that starts after their requests.
 pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Option<Node>> {
@@ -129,65 +134,53 @@ impl Caches {
         }
     }
 
+    /// Returns a volume with its definitions.
+    pub fn volume<'a>(&self, name: &'a Str, plugin: Plugin<'a>) -> NamedVolume<'a> {
+        let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
+        volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
+        volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+        let is_defined_by_pods = self.pods.count(&pods_by_inline_volume(), defining(name)) > 0;
+        NamedVolume { name, plugin, volumes, is_defined_by_pods }
+    }
+
     /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
     /// several nodes may have define it.
-    pub fn has_independent_nodes(&self, name: &Str, plugin: Plugin<'_>) -> bool {
-        let has_inline_attachments = || match plugin {
+    pub fn has_independent_nodes(&self, volume: &NamedVolume<'_>) -> bool {
+        let has_inline_attachments = || match volume.plugin {
             Plugin::Csi { driver, handle } => {
                 self.attachments.count(&attachments_by_volume(), of_inline_volume(driver, handle)) > 0
             }
             Plugin::Kubelet(_) => false,
         };
-        let volumes = self.volumes_named(name);
-        !volumes.is_empty()
-            && !volumes.iter().any(|volume| volume_name::is_exclusive(volume))
-            && self.pods.count(&pods_by_inline_volume(), defining(name)) == 0
+        !volume.volumes.is_empty()
+            && !volume.volumes.iter().any(|volume| volume_name::is_exclusive(volume))
+            && !volume.is_defined_by_pods
             && !has_inline_attachments()
     }
 
-    /// Returns the PersistentVolumes with this unique name, sorted by their own names.
-    fn volumes_named(&self, name: &Str) -> Vec<Arc<PersistentVolume>> {
-        let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
-        volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
-        volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
-        volumes
-    }
-
-    /// Gathers the state of a volume on the nodes in the scope. A scope of some nodes requires that they
-    /// [are independent](Self::has_independent_nodes).
-    pub fn observe(
-        &self,
-        (name, plugin): (&Str, Plugin<'_>),
-        scope: &Scope,
-        memory: &Memory,
-        now: Instant,
-    ) -> Observation {
-        let volumes = self.volumes_named(name);
+    /// Gathers the state of a volume on the nodes of the extent, after an update of the remembered users of the volume. An
+    /// extent of some nodes requires that they [are independent](Self::has_independent_nodes), one of some pods that the
+    /// volume [has one definition](NamedVolume::has_one_definition).
+    pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
+        let NamedVolume { name, plugin, volumes, .. } = volume;
+        let (name, plugin, scope) = (*name, *plugin, &extent.nodes);
+        let (used, inline) = self.update_users(volume, extent, memory);
         let mut sites = memory.sites(name, scope);
-        let mut users = Users::default();
-        let (mut used, mut inline) = (None, None);
-        if self.is_attachable(plugin) {
-            self.keep_users(&sites, &mut users);
-            if *scope == Scope::All {
-                inline = self.add_inline_users(name, &memory.definitions, &mut users);
-            }
-            for volume in &volumes {
-                let is_used = self.add_users(volume, scope, &mut users);
-                used = used.or_else(|| is_used.then(|| volume.clone()));
-            }
-        }
-        let attachments = self.attachments_of(name, plugin, scope, &volumes);
+        let wanted = memory.nodes_with_users(name, scope);
+        let attachments = self.attachments_of(name, plugin, scope, volumes);
         let foreign = foreign_nodes(plugin, &attachments);
         let attached = attachments.iter().map(|attachment| &attachment.node);
-        let mut nodes: BTreeSet<Str> = sites.keys().chain(users.by_node.keys()).chain(attached).cloned().collect();
+        let mut nodes: BTreeSet<Str> = sites.keys().chain(&wanted).chain(attached).cloned().collect();
         nodes.extend(self.listing_nodes(name, scope));
         let place = |node: Str| {
-            let mut memory_of_site = sites.remove(&node).unwrap_or_default();
-            memory_of_site.users = users.by_node.remove(&node).unwrap_or_default();
-            let attachment = self.attachment(plugin, &node);
-            let is_writing = memory.may_be_writing(&node, name);
-            let has_foreign = foreign.contains(&node);
-            self.place(name, node, memory_of_site, attachment, (is_writing, has_foreign), now)
+            let site = KnownSite {
+                is_wanted: wanted.contains(&node),
+                is_writing: memory.may_be_writing(&node, name),
+                has_foreign: foreign.contains(&node),
+                attachment: self.attachment(plugin, &node),
+                memory: sites.remove(&node).unwrap_or_default(),
+            };
+            self.place(name, node, site, now)
         };
         let places = nodes.into_iter().map(place).collect();
         // Several volumes with the same storage: the strictest rule holds, as for a volume whose access modes are unknown
@@ -246,12 +239,64 @@ impl Caches {
             || memory.has_sites(name)
     }
 
+    /// Updates the remembered users of a volume in the extent. Returns what defines the volume.
+    fn update_users(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory) -> DefinedBy {
+        let (name, scope) = (volume.name, &extent.nodes);
+        if !self.is_attachable(volume.plugin) {
+            memory.set_users(name, scope, Users::new());
+            return (None, None);
+        }
+        if let Pods::Some(pods) = &extent.pods {
+            #[cfg(test)]
+            memory.visit(pods.len());
+            for key in pods {
+                memory.set_user(name, key, self.user(volume, key, memory));
+            }
+            return (None, None);
+        }
+        let mut users = memory.users(name, scope);
+        users.iter_mut().for_each(|(node, pods)| pods.retain(|pod, uid| self.holds(node, pod, uid)));
+        let inline = if *scope == Scope::All { self.add_inline_users(name, memory, &mut users) } else { None };
+        let mut used = None;
+        for volume in &volume.volumes {
+            let is_used = self.add_users(volume, scope, &mut users);
+            used = used.or_else(|| is_used.then(|| volume.clone()));
+        }
+        #[cfg(test)]
+        memory.visit(users.values().map(|pods| pods.len()).sum());
+        memory.set_users(name, scope, users);
+        (used, inline)
+    }
+
+    /// Returns true if a remembered pod has not released its volumes.
+    fn holds(&self, node: &Str, pod: &ObjectKey, uid: &Uid) -> bool {
+        let pod = self.pods.get_with_uid(&pod.namespace, &pod.name, uid);
+        pod.is_some_and(|pod| pod.node == *node && !pod.has_released_volumes())
+    }
+
+    /// Returns the node where a pod uses a volume, and the pod's uid; `None` if it does not use it.
+    fn user(&self, volume: &NamedVolume<'_>, key: &ObjectKey, memory: &Memory) -> Option<(Str, Uid)> {
+        let pod = self.pods.get(key).filter(|pod| is_holding(pod))?;
+        let is_user = memory.is_user(volume.name, &pod.node, key, &pod.meta.uid)
+            || self.is_managed(&pod.node) && volume.volumes.iter().any(|volume| self.uses(&pod, volume));
+        is_user.then(|| (pod.node.clone(), pod.meta.uid.clone()))
+    }
+
+    /// Returns true if a pod uses a volume through its claim.
+    fn uses(&self, pod: &Pod, volume: &PersistentVolume) -> bool {
+        self.claim_of(volume).is_some_and(|claim| volumes_of(pod, &claim).next().is_some())
+    }
+
+    fn is_managed(&self, node: &Str) -> bool {
+        state_of(self.node(node).as_deref()).is_managed
+    }
+
     /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
     /// allows only one node.
-    fn add_inline_users(&self, name: &Str, definitions: &Definitions, users: &mut Users) -> Option<InlineVolume> {
+    fn add_inline_users(&self, name: &Str, memory: &Memory, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
-            let defined = definitions.find(&pod, name);
+            let defined = memory.definitions.find(&pod, name);
             if let Some(defined) = defined.filter(|_| self.add_user(&pod, users)) {
                 found = Some(found.filter(|known| known.is_exclusive).unwrap_or(defined));
             }
@@ -262,41 +307,35 @@ impl Caches {
     /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself. Returns
     /// true if it is among the users.
     fn add_user(&self, pod: &Pod, users: &mut Users) -> bool {
-        if pod.node.is_empty() || pod.has_released_volumes() {
+        if !is_holding(pod) {
             return false;
         }
-        if users.known.contains(&pod.meta.uid) {
+        let key = pod.meta.key();
+        if users.get(&pod.node).and_then(|pods| pods.get(&key)) == Some(&pod.meta.uid) {
             return true;
         }
-        if !state_of(self.node(&pod.node).as_deref()).is_managed {
+        if !self.is_managed(&pod.node) {
             return false;
         }
-        users.add(&pod.node, User { pod: pod.meta.key(), uid: pod.meta.uid.clone() });
+        users.entry(pod.node.clone()).or_default().insert(key, pod.meta.uid.clone());
         true
     }
 
-    /// Keeps the remembered users that still use the volume.
-    fn keep_users(&self, sites: &Sites, users: &mut Users) {
-        for (node, site) in sites {
-            let holds = |user: &&User| {
-                let pod = self.pods.get_with_uid(&user.pod.namespace, &user.pod.name, &user.uid);
-                pod.is_some_and(|pod| pod.node == *node && !pod.has_released_volumes())
-            };
-            site.users.iter().filter(holds).for_each(|user| users.add(node, user.clone()));
-        }
+    /// Returns the claim of a volume, if they are bound to each other.
+    fn claim_of(&self, volume: &PersistentVolume) -> Option<Arc<PersistentVolumeClaim>> {
+        let reference = volume.claim.as_ref()?;
+        let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
+        self.claims.get(&key).filter(|claim| {
+            claim.phase == Phase::Bound
+                && claim.volume_name == volume.meta.name
+                && reference.uid.as_ref() == Some(&claim.meta.uid)
+        })
     }
 
     /// Adds the pods that use a volume through its claim. Returns true if there are any.
     fn add_users(&self, volume: &PersistentVolume, scope: &Scope, users: &mut Users) -> bool {
-        let Some(reference) = &volume.claim else { return false };
-        let key = ObjectKey::new(reference.namespace.clone(), reference.name.clone());
-        let is_bound = |claim: &Arc<PersistentVolumeClaim>| {
-            claim.phase == Phase::Bound
-                && claim.volume_name == volume.meta.name
-                && reference.uid.as_ref() == Some(&claim.meta.uid)
-        };
-        let Some(claim) = self.claims.get(&key).filter(is_bound) else { return false };
-        let (namespace, name) = (&key.namespace, &key.name);
+        let Some(claim) = self.claim_of(volume) else { return false };
+        let (namespace, name) = (&claim.meta.namespace, &claim.meta.name);
         let pods = match scope {
             Scope::All => self.pods.by_index(&pods_by_claim(), using_claim(namespace, name)),
             Scope::Nodes(nodes) => {
@@ -346,22 +385,14 @@ impl Caches {
         self.attachments.get(&ObjectKey::new("", attachment_name(driver, handle, node)))
     }
 
-    fn place(
-        &self,
-        name: &Str,
-        node: Str,
-        mut memory: SiteMemory,
-        attachment: Option<Arc<VolumeAttachment>>,
-        (is_writing, has_foreign): (bool, bool),
-        now: Instant,
-    ) -> Place {
+    fn place(&self, name: &Str, node: Str, known: KnownSite, now: Instant) -> Place {
+        let KnownSite { is_wanted, is_writing, has_foreign, attachment, mut memory } = known;
         let record = self.node(&node);
         let volumes = record.as_ref().and_then(|node| node.volumes.as_ref());
         let is_listed = volumes.is_some_and(|volumes| volumes.lists(name));
         if let Some(volumes) = volumes {
             memory.was_in_use = Some(volumes.uses(name));
         }
-        let is_wanted = !memory.users.is_empty();
         if is_wanted {
             memory.unwanted_since = None;
         } else {
@@ -400,6 +431,11 @@ impl Caches {
         };
         Place { node, site, memory, attachment }
     }
+}
+
+/// Returns true if a pod is on a node and has not released its volumes.
+fn is_holding(pod: &Pod) -> bool {
+    !pod.node.is_empty() && !pod.has_released_volumes()
 }
 
 /// Returns the nodes to which other clients have requested attachments of a volume, of all its attachments.

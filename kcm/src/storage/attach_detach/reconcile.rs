@@ -18,11 +18,11 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::changes::Scope;
+use super::changes::{Extent, Pods, Scope};
 use super::decide::{Attachment, Rules, Site, Step, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::Operations;
-use super::observe::{Caches, Observation, Place};
+use super::observe::{Caches, NamedVolume, Observation, Place};
 use crate::shared_read::SharedReads;
 use crate::storage::volume_name::Plugin;
 
@@ -50,9 +50,6 @@ pub struct AttachDetach {
     pub node_reads: SharedReads<Option<Node>>,
     /// State at the start of this leadership term.
     pub term: Term,
-    /// Nodes and users of volumes that reconciles have visited.
-    #[cfg(test)]
-    pub visited: std::sync::atomic::AtomicUsize,
 }
 
 /// Histories and versions that caches must have reached in this leadership term: the previous leader may have written
@@ -82,6 +79,8 @@ pub struct Subject<'a> {
     pub observation: &'a Observation,
     /// The next steps, in the order of the observation's places.
     pub steps: &'a [Step],
+    /// The positions of the places that may have the volume. Thousands of others may wait for it.
+    pub occupants: &'a [usize],
     /// The nodes that the observation covers.
     pub scope: &'a Scope,
     /// The volume's key in [`AttachDetach::consistency`].
@@ -103,45 +102,49 @@ impl AttachDetach {
             return Ok(Outcome::WaitingForCache);
         }
         let now = Instant::now();
-        let scope = self.scope(name, plugin, now);
-        let read = |_: &Store<VolumeAttachment>| self.caches.observe((name, plugin), &scope, &self.memory, now);
+        let volume = self.caches.volume(name, plugin);
+        let extent = self.extent(&volume, now);
+        let read = |_: &Store<VolumeAttachment>| self.caches.observe(&volume, &extent, &self.memory, now);
         let observed = self.consistency.observe(&key, &self.caches.attachments, read);
         if !observed.are_deletions_cached {
-            self.memory.changes.add(name, scope);
+            self.memory.changes.add(name, extent);
             return Ok(Outcome::WaitingForCache);
         }
         let observation = observed.children;
-        if observation.is_exclusive && scope != Scope::All {
-            // A PersistentVolume has changed since then.
-            self.memory.changes.failed(name);
-            return Ok(Outcome::RequeueAfter(Duration::ZERO));
-        }
         #[cfg(test)]
-        self.visited.fetch_add(observation.size(), std::sync::atomic::Ordering::Relaxed);
+        self.memory.visit(observation.places.len());
         let sites: Vec<Site> = observation.places.iter().map(|place| place.site.clone()).collect();
         let rules =
             Rules { is_exclusive: observation.is_exclusive, is_timeout_disabled: self.settings.is_timeout_disabled };
         let steps = decide(&sites, rules);
+        let occupants: Vec<usize> = (0..sites.len()).filter(|at| sites[*at].occupies()).collect();
         let mut memories: Vec<SiteMemory> = observation.places.iter().map(|place| place.memory.clone()).collect();
-        let subject = Subject { name, plugin, observation: &observation, steps: &steps, scope: &scope, key: &key, now };
+        let subject = Subject {
+            name,
+            plugin,
+            observation: &observation,
+            steps: &steps,
+            occupants: &occupants,
+            scope: &extent.nodes,
+            key: &key,
+            now,
+        };
         let acts = observation.places.iter().zip(&steps).zip(&mut memories);
         let rechecks = join_all(acts.map(|((place, step), memory)| self.act(&subject, place, *step, memory))).await;
         self.remember(&subject, memories);
-        self.outcome(name, &scope, rechecks, sites.iter().any(|site| site.is_wanted))
+        self.outcome(name, &extent, rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Returns the nodes of a volume that have to be reconciled, and forgets their changes.
-    fn scope(&self, name: &Str, plugin: Plugin<'_>, now: Instant) -> Scope {
-        if self.caches.has_independent_nodes(name, plugin) {
-            return self.memory.changes.take(name, now);
-        }
-        self.memory.changes.forget(name);
-        Scope::All
+    /// Returns what a reconcile of a volume concerns, and forgets its changes.
+    fn extent(&self, volume: &NamedVolume<'_>, now: Instant) -> Extent {
+        let is_independent = self.caches.has_independent_nodes(volume);
+        let extent = self.memory.changes.take(volume.name, is_independent, now);
+        if volume.has_one_definition() { extent } else { Extent { pods: Pods::All, ..extent } }
     }
 
-    /// Requeues a volume because of a change of these nodes.
-    pub fn requeue(&self, volume: Str, scope: Scope) {
-        self.memory.changes.add(&volume, scope);
+    /// Requeues a volume because of a change of these nodes and pods.
+    pub fn requeue(&self, volume: Str, extent: Extent) {
+        self.memory.changes.add(&volume, extent);
         self.volume_queue.add(volume);
     }
 
@@ -258,7 +261,7 @@ impl AttachDetach {
     pub fn outcome(
         &self,
         name: &Str,
-        scope: &Scope,
+        extent: &Extent,
         rechecks: Vec<Recheck>,
         is_wanted: bool,
     ) -> Result<Outcome, ReconcileError> {
@@ -283,7 +286,7 @@ impl AttachDetach {
             self.memory.changes.forget(name);
         }
         let now = Instant::now();
-        let next = self.memory.changes.succeeded(name, scope, next.map(|next| now + next));
+        let next = self.memory.changes.succeeded(name, extent, next.map(|next| now + next));
         let next = next.map(|next| next.saturating_duration_since(now));
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }

@@ -56,10 +56,10 @@ pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
 
 /// Returns the numbers of wanted and attached volumes, once for each node.
 pub fn volumes_by_state(memory: &Memory) -> BTreeMap<Labels<2>, u64> {
-    memory.count(|volume, site| {
+    memory.count(|volume, is_wanted, site| {
         let Some(plugin) = Plugin::of(volume) else { return Vec::new() };
         let labels = |state: &str| [("plugin_name", plugin.metric_name()), ("state", state.to_owned())];
-        let desired = (!site.users.is_empty()).then(|| labels("desired_state_of_world"));
+        let desired = is_wanted.then(|| labels("desired_state_of_world"));
         let actual = site.is_attached.then(|| labels("actual_state_of_world"));
         desired.into_iter().chain(actual).collect()
     })

@@ -183,7 +183,6 @@ impl Bed {
             operations: Operations::new(&Metrics::default()),
             settings: Settings { is_timeout_disabled: false, sync_period: Some(SYNC_PERIOD) },
             term: Default::default(),
-            visited: Default::default(),
         });
         Self { shared, server, events, sender: sender.boxed() }
     }

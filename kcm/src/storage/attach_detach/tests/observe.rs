@@ -17,10 +17,10 @@ use runtime::store::Store;
 use runtime::testing::filled_store;
 use tokio::time::Instant;
 
-use crate::storage::attach_detach::changes::Scope;
+use crate::storage::attach_detach::changes::{Extent, Scope};
 use crate::storage::attach_detach::decide::Attachment;
 use crate::storage::attach_detach::indexes::{attachments_by_volume, nodes_by_attached_volume, pods_by_claim_and_node};
-use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, User};
+use crate::storage::attach_detach::memory::{Memory, NodeWrite, SiteMemory, Sites, Users};
 use crate::storage::attach_detach::observe::{Caches, Observation};
 use crate::storage::attach_detach::totals::{volumes_by_state, volumes_in_use};
 use crate::storage::indexes::pods_by_claim;
@@ -99,7 +99,7 @@ impl Cluster {
         let name = of_csi(DRIVER, HANDLE);
         let plugin = Plugin::of(&name).expect("it is known");
         let may_have_places = caches.volumes.all().iter().any(|volume| caches.may_have_places(&name, volume, &memory));
-        let observation = caches.observe((&name, plugin), &Scope::All, &memory, now);
+        let observation = caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, now);
         let is_defined = !caches.volumes.is_empty();
         assert!(!is_defined || may_have_places || observation.places.is_empty(), "its new volume is not reconciled");
         observation
@@ -194,9 +194,13 @@ async fn volume_is_wanted_where_a_pod_holds_its_claim() {
 #[tokio::test]
 async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     let mut cluster = Cluster::new();
-    let user = User { pod: cluster.pods[0].meta.key(), uid: cluster.pods[0].meta.uid.clone() };
-    let sites = Sites::from([("node".into(), SiteMemory { users: vec![user], ..SiteMemory::default() })]);
-    cluster.memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, sites.clone());
+    let pod = &cluster.pods[0].meta;
+    let users = Users::from([("node".into(), [(pod.key(), pod.uid.clone())].into())]);
+    let remember = |memory: &Memory| {
+        memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, Sites::from([("node".into(), SiteMemory::default())]));
+        memory.set_users(&of_csi(DRIVER, HANDLE), &Scope::All, users.clone());
+    };
+    remember(&cluster.memory);
     cluster.claims.clear();
     cluster.volumes.clear();
     let observation = cluster.observe();
@@ -204,7 +208,7 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     assert!(observation.is_exclusive, "its access modes are unknown");
 
     let mut replaced = Cluster::new();
-    replaced.memory.store(&of_csi(DRIVER, HANDLE), &Scope::All, sites);
+    remember(&replaced.memory);
     replaced.claims.clear();
     replaced.pods[0].meta.uid = Uid::parse("another");
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
@@ -219,8 +223,10 @@ async fn volume_with_very_many_pods_is_observed_in_linear_time() {
     let (caches, memory) = cluster.caches();
     let name = of_csi(DRIVER, HANDLE);
     let started = Instant::now();
-    let observation = caches.observe((&name, Plugin::of(&name).expect("it is known")), &Scope::All, &memory, started);
-    assert_eq!(observation.places[0].memory.users.len(), PODS);
+    let volume = caches.volume(&name, Plugin::of(&name).expect("it is known"));
+    let observation = caches.observe(&volume, &Extent::ALL, &memory, started);
+    assert_eq!(wanted(&observation), [("node", true)]);
+    assert_eq!(memory.users(&name, &Scope::All)["node"].len(), PODS);
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }
 
@@ -300,7 +306,7 @@ async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_
         cluster.memory.store(&volume, &Scope::All, Sites::from([("node".into(), memory)]));
         let (caches, memory) = cluster.caches();
         let plugin = Plugin::of(&volume).expect("it is known");
-        let observation = caches.observe((&volume, plugin), &Scope::All, &memory, Instant::now());
+        let observation = caches.observe(&caches.volume(&volume, plugin), &Extent::ALL, &memory, Instant::now());
         let place = &observation.places[0];
         assert_eq!(place.site.attachment, expected, "{name}");
         assert!(!place.memory.is_abandoned, "{name}: it would be remembered forever");
@@ -330,12 +336,15 @@ async fn volumes_are_counted_by_node_plugin_and_state() {
     let inline = labels(("node", "node"), ("volume_plugin", "kubernetes.io/csi:secrets.example.com"));
     assert_eq!(volumes_in_use(&caches).into_iter().collect::<Vec<_>>(), [(in_use, 1.0), (inline, 2.0)]);
 
-    let user = User { pod: ObjectKey::new("default", "web"), uid: Uid::parse("web-uid") };
-    let wanted = SiteMemory { users: vec![user], ..SiteMemory::default() };
+    let wanted = SiteMemory::default();
     let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
-    let both = SiteMemory { is_attached: true, ..wanted.clone() };
-    memory.store(&of_csi(DRIVER, "vol-1"), &Scope::All, Sites::from([("a".into(), wanted), ("b".into(), attached)]));
-    memory.store(&of_csi(DRIVER, "vol-2"), &Scope::All, Sites::from([("a".into(), both)]));
+    let sites = Sites::from([("a".into(), wanted), ("b".into(), attached.clone())]);
+    memory.store(&of_csi(DRIVER, "vol-1"), &Scope::All, sites);
+    memory.store(&of_csi(DRIVER, "vol-2"), &Scope::All, Sites::from([("a".into(), attached)]));
+    for handle in ["vol-1", "vol-2"] {
+        let user = Some(("a".into(), Uid::parse("web-uid")));
+        memory.set_user(&of_csi(DRIVER, handle), &ObjectKey::new("default", "web"), user);
+    }
     let state = |name| labels(("plugin_name", &plugin), ("state", name));
     let expected = [(state("actual_state_of_world"), 2), (state("desired_state_of_world"), 2)];
     assert_eq!(volumes_by_state(&memory).into_iter().collect::<Vec<_>>(), expected);
@@ -385,7 +394,7 @@ async fn volume_that_pods_define_themselves_is_wanted_where_they_run() {
     let (caches, memory) = cluster.caches();
     let name = of_csi("ebs.csi.aws.com", "vol-7");
     let plugin = Plugin::of(&name).expect("it is known");
-    let observation = caches.observe((&name, plugin), &Scope::All, &memory, Instant::now());
+    let observation = caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, Instant::now());
     assert_eq!(wanted(&observation), [("node", true), ("second", true)]);
     let inline = observation.inline.as_ref().expect("pods define it");
     assert!(observation.is_exclusive && observation.volume.is_none() && inline.spec.is_some());

@@ -20,7 +20,7 @@ use runtime::worker::{Outcome, ReconcileError};
 use tokio::time::{Instant, advance};
 
 use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
-use crate::storage::attach_detach::changes::Scope;
+use crate::storage::attach_detach::changes::{Extent, Scope};
 use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
 use crate::storage::attach_detach::keys::subscribe;
@@ -238,15 +238,15 @@ async fn failure_on_one_node_does_not_delay_the_checks_of_another() {
             Err(ReconcileError { message: "invalid".into(), terminal: true }),
         ]
     };
-    let outcome = bed.shared.outcome(&name(), &Scope::All, errors().into(), true);
+    let outcome = bed.shared.outcome(&name(), &Extent::ALL, errors().into(), true);
     assert_eq!(outcome, Err(ReconcileError::new("refused; invalid")));
     let waiting = bed.shared.volume_queue.waiting();
     assert_eq!(waiting.iter().map(|key| (key.key.clone(), key.due)).collect::<Vec<_>>(), [(name(), Some(recheck))]);
     let terminal = Err(ReconcileError { message: "invalid".into(), terminal: true });
-    assert!(bed.shared.outcome(&name(), &Scope::All, vec![terminal], true).is_err_and(|error| error.terminal));
+    assert!(bed.shared.outcome(&name(), &Extent::ALL, vec![terminal], true).is_err_and(|error| error.terminal));
     let both = vec![Ok(None), Ok(Some(SYNC_PERIOD * 2)), Ok(Some(recheck))];
-    assert_eq!(bed.shared.outcome(&name(), &Scope::All, both, true), Ok(Outcome::RequeueAfter(recheck)));
-    assert_eq!(bed.shared.outcome(&name(), &Scope::All, vec![Ok(None)], false), Ok(Outcome::Done));
+    assert_eq!(bed.shared.outcome(&name(), &Extent::ALL, both, true), Ok(Outcome::RequeueAfter(recheck)));
+    assert_eq!(bed.shared.outcome(&name(), &Extent::ALL, vec![Ok(None)], false), Ok(Outcome::Done));
 }
 
 #[tokio::test]
@@ -389,6 +389,35 @@ async fn with_shared_volume(nodes: &[String]) -> Bed {
     bed
 }
 
+/// Reconciles the volume until all is decided, then after each of these changes. Returns the number of nodes and pods that
+/// those reconciles visit.
+async fn visited_after<T>(bed: &Bed, changes: impl IntoIterator<Item = T>, change: impl Fn(&Bed, T)) -> usize {
+    for _ in 0..2 {
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
+    let visited = || bed.shared.memory.visited.load(Ordering::Relaxed);
+    let before = visited();
+    for next in changes {
+        change(bed, next);
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
+    visited() - before
+}
+
+/// Asserts that a reconcile of all nodes and pods finds what the reconciles of single ones have found.
+async fn assert_all_is_known(bed: &Bed) {
+    let memory = &bed.shared.memory;
+    let state = || (memory.sites(&name(), &Scope::All), memory.users(&name(), &Scope::All));
+    let before = state();
+    memory.changes.failed(&name());
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!(state(), before);
+}
+
+fn users(bed: &Bed) -> usize {
+    bed.shared.memory.users(&name(), &Scope::All).values().map(|pods| pods.len()).sum()
+}
+
 #[tokio::test(start_paused = true)]
 async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     const PODS_PER_NODE: usize = 4;
@@ -397,32 +426,64 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     for pod in 0..PODS_PER_NODE {
         bed.add_pod(&format!("first-{pod}"), &nodes[0]);
     }
-    bed.reconcile(&name()).await.expect("it succeeds");
-    let before = bed.shared.visited.load(Ordering::Relaxed);
-    let mut changes = 0;
-    for pod in 0..PODS_PER_NODE {
-        for name_of_node in &nodes[1..] {
-            bed.add_pod(&format!("{name_of_node}-{pod}"), name_of_node);
-            bed.reconcile(&name()).await.expect("it succeeds");
-            changes += 1;
-        }
-    }
+    let pods: Vec<(usize, &String)> =
+        (0..PODS_PER_NODE).flat_map(|pod| nodes[1..].iter().map(move |node| (pod, node))).collect();
+    let changes = pods.len() + PODS_PER_NODE;
+    let started = visited_after(&bed, pods, |bed, (pod, node)| drop(bed.add_pod(&format!("{node}-{pod}"), node))).await;
     let ended = &nodes[7];
-    for pod in 0..PODS_PER_NODE {
+    let end = |bed: &Bed, pod: usize| {
         deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", format!("{ended}-{pod}")));
-        bed.reconcile(&name()).await.expect("it succeeds");
-        changes += 1;
-    }
-    let visited = bed.shared.visited.load(Ordering::Relaxed) - before;
-    assert!(visited <= changes * (1 + PODS_PER_NODE), "{visited} nodes and pods for {changes} changes");
+    };
+    // Each pod and its node.
+    let visited = started + visited_after(&bed, 0..PODS_PER_NODE, end).await;
+    assert!(visited <= 2 * changes, "{visited} nodes and pods for {changes} changes");
 
     let sites = bed.shared.memory.sites(&name(), &Scope::All);
-    let users: usize = sites.values().map(|site| site.users.len()).sum();
-    assert_eq!((sites.len(), users), (nodes.len(), PODS_PER_NODE * (nodes.len() - 1)));
+    assert_eq!((sites.len(), users(&bed)), (nodes.len(), PODS_PER_NODE * (nodes.len() - 1)));
     assert!(sites[ended.as_str()].unwanted_since.is_some(), "no pod uses it there");
-    bed.shared.memory.changes.failed(&name());
+    assert_all_is_known(&bed).await;
+}
+
+/// A volume for one node, whose other nodes always count.
+#[tokio::test(start_paused = true)]
+async fn change_of_one_pod_visits_no_other_pod_when_thousands_use_a_volume_on_one_node() {
+    const PODS: usize = 2_000;
+    let bed = with_shared_volume(&["node".to_owned()]).await;
+    bed.make_exclusive();
+    bed.add_pod("first", "node");
+    let start = |bed: &Bed, pod: usize| drop(bed.add_pod(&format!("web-{pod}"), "node"));
+    let end = |bed: &Bed, pod: usize| {
+        deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", format!("web-{pod}")));
+    };
+    let started = visited_after(&bed, 0..PODS, start).await;
+    assert!(started <= 2 * PODS, "{started} nodes and pods");
+    assert_eq!(users(&bed), PODS + 1);
+    assert_all_is_known(&bed).await;
+    let ended = visited_after(&bed, 0..PODS, end).await;
+    assert!(ended <= 2 * PODS, "{ended} nodes and pods");
+    assert_eq!(users(&bed), 1);
+    deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", "first"));
     bed.reconcile(&name()).await.expect("it succeeds");
-    assert_eq!(bed.shared.memory.sites(&name(), &Scope::All), sites, "a reconcile of all nodes finds the same");
+    assert_eq!(users(&bed), 0);
+    assert!(bed.shared.memory.sites(&name(), &Scope::All)["node"].unwanted_since.is_some());
+}
+
+/// Each node that waits is compared with those that may have the volume, and not with all others.
+#[tokio::test(start_paused = true)]
+async fn nodes_that_wait_for_an_exclusive_volume_are_not_compared_with_each_other() {
+    const NODES: usize = 1_000;
+    let bed = Bed::new().await;
+    for number in 0..NODES {
+        let name_of_node = format!("node-{number}");
+        bed.change_node(&name_of_node, node(5, &[], &[]));
+        bed.deliver_node(&name_of_node);
+        bed.add_pod(&format!("web-{number}"), &name_of_node);
+    }
+    bed.add_attachment("node-0", |_| {});
+    bed.reconcile(&name()).await.expect("it succeeds");
+    // Each pod, its node, and the node that has the volume.
+    let visited = bed.shared.memory.visited.load(Ordering::Relaxed);
+    assert!(visited <= 3 * NODES, "{visited}");
 }
 
 #[tokio::test(start_paused = true)]
