@@ -4,3 +4,4 @@ mod bed;
 mod model;
 mod observe;
 mod reconcile;
+mod users;
