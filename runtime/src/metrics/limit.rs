@@ -11,6 +11,9 @@ use super::labels::Labels;
 /// label.
 pub const MAX_SERIES: usize = 1000;
 
+/// The same for gauges that are counted at each scrape, of which large clusters have many.
+pub const MAX_COUNTED_SERIES: usize = 50_000;
+
 /// The value of labels whose own values are not exposed.
 pub const OTHER: &str = "other";
 
@@ -31,7 +34,27 @@ impl SeriesLimit {
 
 /// Returns the value of a key, or of the key that [`OTHER`] stands for if the map has [`MAX_SERIES`] others.
 pub fn limited_entry<K: Ord, V: Default>(map: &mut BTreeMap<K, V>, key: K, other: impl FnOnce() -> K) -> &mut V {
-    let is_admitted = map.len() < MAX_SERIES || map.contains_key(&key);
+    entry_within(MAX_SERIES, map, key, other)
+}
+
+/// Counts samples by their labels. Large clusters have a series for each namespace or node: only those beyond
+/// [`MAX_COUNTED_SERIES`] are counted together, with [`OTHER`] as the value of each label.
+pub fn counted<const N: usize>(samples: impl IntoIterator<Item = Labels<N>>) -> BTreeMap<Labels<N>, f64> {
+    let mut counts = BTreeMap::<Labels<N>, f64>::new();
+    for labels in samples {
+        let other = || labels.clone().map(|(name, _)| (name, OTHER.to_owned()));
+        *entry_within(MAX_COUNTED_SERIES, &mut counts, labels.clone(), other) += 1.0;
+    }
+    counts
+}
+
+fn entry_within<K: Ord, V: Default>(
+    most: usize,
+    map: &mut BTreeMap<K, V>,
+    key: K,
+    other: impl FnOnce() -> K,
+) -> &mut V {
+    let is_admitted = map.len() < most || map.contains_key(&key);
     map.entry(if is_admitted { key } else { other() }).or_default()
 }
 
@@ -66,5 +89,13 @@ mod tests {
         }
         *limited_entry(&mut map, "0".to_owned(), || OTHER.to_owned()) += 1;
         assert_eq!((map.len(), map["0"], map[OTHER]), (MAX_SERIES + 1, 2, 500));
+    }
+
+    #[test]
+    fn samples_with_too_many_label_values_are_counted_together() {
+        let names = (0..MAX_COUNTED_SERIES + 500).map(|user| user.to_string()).chain(["0".to_owned()]);
+        let counts = counted(names.map(|name| [("user", name)]));
+        let of = |name: &str| counts[&[("user", name.to_owned())]];
+        assert_eq!((counts.len(), of("0"), of("1"), of(OTHER)), (MAX_COUNTED_SERIES + 1, 2.0, 1.0, 500.0));
     }
 }

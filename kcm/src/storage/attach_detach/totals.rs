@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use kinds::pod::ClaimVolume;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use runtime::metrics::{Labels, gauges, plain_counters};
+use runtime::metrics::{Labels, counted, gauges, plain_counters};
 
 use super::memory::Memory;
 use super::observe::Caches;
@@ -38,20 +38,18 @@ fn as_f64(count: u64) -> f64 {
 /// Returns the volumes of all pods on nodes whose plugins attach volumes, by node and plugin. Inline volumes of CSI drivers
 /// count, although they are not attached.
 pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
-    let mut counts: BTreeMap<Labels<2>, f64> = BTreeMap::new();
-    for pod in caches.pods.all().iter().filter(|pod| !pod.node.is_empty()) {
+    let pods = caches.pods.all();
+    let on_nodes = pods.iter().filter(|pod| !pod.node.is_empty());
+    counted(on_nodes.flat_map(|pod| {
         let volumes = pod.volumes.iter();
         let drivers = volumes.clone().flat_map(|volumes| volumes.csi_drivers.iter());
         let of_drivers = drivers.map(|driver| Plugin::Csi { driver, handle: "" }.metric_name());
         let bound = |used: &ClaimVolume| bound_volume((&caches.claims, &caches.volumes), pod, used);
-        let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(|used| of_volume(&*bound(used)?));
+        let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(move |used| of_volume(&*bound(used)?));
         let names = names.chain(inline_volume::names(pod).map(|(_, name)| name));
         let of_names = names.filter_map(|name| Plugin::of(&name).map(Plugin::metric_name));
-        for plugin in of_drivers.chain(of_names) {
-            *counts.entry([("node", pod.node.to_string()), ("volume_plugin", plugin)]).or_default() += 1.0;
-        }
-    }
-    counts
+        of_drivers.chain(of_names).map(|plugin| [("node", pod.node.to_string()), ("volume_plugin", plugin)])
+    }))
 }
 
 /// Returns the numbers of wanted and attached volumes, once for each node.

@@ -2,7 +2,7 @@
 //!
 //! Upstream: pkg/controller/volume/persistentvolume/metrics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Uid};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::lock::lock;
-use runtime::metrics::{Count, Counts, Histograms, Labels, Metrics, gauges};
+use runtime::metrics::{Count, Counts, Histograms, Metrics, counted, gauges};
 use runtime::store::Store;
 use tokio::time::Instant;
 
@@ -182,12 +182,6 @@ fn source_plugin(volume: &PersistentVolume) -> &'static str {
     }
 }
 
-fn count<const N: usize>(all: impl Iterator<Item = Labels<N>>) -> impl Iterator<Item = (Labels<N>, f64)> {
-    let mut counts: BTreeMap<Labels<N>, f64> = BTreeMap::new();
-    all.for_each(|labels| *counts.entry(labels).or_default() += 1.0);
-    counts.into_iter()
-}
-
 impl Collector for Totals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let volumes = self.volumes.all();
@@ -195,12 +189,12 @@ impl Collector for Totals {
             [("plugin_name", source_plugin(volume).to_owned()), ("volume_mode", volume.volume_mode.name().to_owned())]
         });
         let help = "Gauge measuring total number of persistent volumes";
-        gauges(&mut encoder, "pv_collector_total_pv_count", help, count(by_plugin))?;
+        gauges(&mut encoder, "pv_collector_total_pv_count", help, counted(by_plugin))?;
         for (name, is_bound) in [("bound", true), ("unbound", false)] {
             let of_phase = volumes.iter().filter(|volume| (volume.phase == VolumePhase::Bound) == is_bound);
             let by_class = of_phase.map(|volume| [("storage_class", volume.spec_class.to_string())]);
             let help = format!("Gauge measuring number of persistent volume currently {name}");
-            gauges(&mut encoder, &format!("pv_collector_{name}_pv_count"), &help, count(by_class))?;
+            gauges(&mut encoder, &format!("pv_collector_{name}_pv_count"), &help, counted(by_class))?;
         }
         drop(volumes);
         let claims = self.claims.all();
@@ -214,7 +208,7 @@ impl Collector for Totals {
                 ]
             });
             let help = format!("Gauge measuring number of persistent volume claim currently {name}");
-            gauges(&mut encoder, &format!("pv_collector_{name}_pvc_count"), &help, count(by_class))?;
+            gauges(&mut encoder, &format!("pv_collector_{name}_pvc_count"), &help, counted(by_class))?;
         }
         Ok(())
     }
