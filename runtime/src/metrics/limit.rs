@@ -42,8 +42,9 @@ pub fn limited_entry<K: Ord, V: Default>(map: &mut BTreeMap<K, V>, key: K, other
 pub fn counted<const N: usize>(samples: impl IntoIterator<Item = Labels<N>>) -> BTreeMap<Labels<N>, f64> {
     let mut counts = BTreeMap::<Labels<N>, f64>::new();
     for labels in samples {
-        let other = || labels.clone().map(|(name, _)| (name, OTHER.to_owned()));
-        *entry_within(MAX_COUNTED_SERIES, &mut counts, labels.clone(), other) += 1.0;
+        let names = labels.each_ref().map(|(name, _)| *name);
+        let other = || names.map(|name| (name, OTHER.to_owned()));
+        *entry_within(MAX_COUNTED_SERIES, &mut counts, labels, other) += 1.0;
     }
     counts
 }

@@ -44,11 +44,11 @@ pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
         let volumes = pod.volumes.iter();
         let drivers = volumes.clone().flat_map(|volumes| volumes.csi_drivers.iter());
         let of_drivers = drivers.map(|driver| Plugin::Csi { driver, handle: "" }.metric_name());
-        let bound = |used: &ClaimVolume| bound_volume((&caches.claims, &caches.volumes), pod, used);
+        let bound = move |used: &ClaimVolume| bound_volume((&caches.claims, &caches.volumes), pod, used);
         let names = volumes.flat_map(|volumes| &volumes.claims).filter_map(move |used| of_volume(&*bound(used)?));
         let names = names.chain(inline_volume::names(pod).map(|(_, name)| name));
         let of_names = names.filter_map(|name| Plugin::of(&name).map(Plugin::metric_name));
-        of_drivers.chain(of_names).map(|plugin| [("node", pod.node.to_string()), ("volume_plugin", plugin)])
+        of_drivers.chain(of_names).map(move |plugin| [("node", pod.node.to_string()), ("volume_plugin", plugin)])
     }))
 }
 
