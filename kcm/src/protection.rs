@@ -249,8 +249,11 @@ mod tests {
     /// Upstream's cases of TestPVProtectionController and TestVACProtectionController.
     #[tokio::test]
     async fn finalizer_is_added_and_removed_once_nothing_uses_the_object() {
-        let server =
-            Arc::new(Mutex::new(Server { object: object(1, false, &["other"]), refuses_writes: true, written: vec![] }));
+        let server = Arc::new(Mutex::new(Server {
+            object: object(1, false, &["other"]),
+            refuses_writes: true,
+            written: vec![],
+        }));
         let responding = server.clone();
         let writer = writer_of(clients(move |method, _, body| lock(&responding).respond(method, body)).await);
         let users = Arc::<Use>::default();

@@ -170,8 +170,8 @@ impl AttachDetach {
     /// the time until that is due.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         let (places, steps) = (&subject.observation.places, subject.steps);
-        let occupants = || subject.occupants.iter().map(|at| (&places[*at], &steps[*at]));
-        let others = || occupants().filter(|(other, _)| other.node != place.node);
+        let occupants = || subject.occupants.iter().map(move |at| (&places[*at], &steps[*at]));
+        let others = || occupants().filter(move |(other, _)| other.node != place.node);
         #[cfg(test)]
         self.memory.visit(subject.occupants.len());
         let time_to_report = |(other, step): (&Place, &Step)| {

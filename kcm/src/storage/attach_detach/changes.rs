@@ -167,7 +167,11 @@ mod tests {
             ("a pod", vec![pod("web", "a")], pod("web", "a")),
             ("pods", vec![pod("web", "a"), pod("db", "b")], Extent { pods: both, ..nodes(&["a", "b"]) }),
             ("a pod, then its node", vec![pod("web", "a"), nodes(&["a"])], pod("web", "a")),
-            ("a pod, then all of a node", vec![pod("web", "a"), all_pods], Extent { pods: Pods::All, ..nodes(&["a", "b"]) }),
+            (
+                "a pod, then all of a node",
+                vec![pod("web", "a"), all_pods],
+                Extent { pods: Pods::All, ..nodes(&["a", "b"]) },
+            ),
             ("all", vec![Extent::ALL], Extent::ALL),
             ("all, then some", vec![Extent::ALL, pod("web", "a")], Extent::ALL),
             ("some, then all", vec![pod("web", "a"), Extent::ALL], Extent::ALL),

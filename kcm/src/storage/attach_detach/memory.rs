@@ -314,9 +314,7 @@ fn uses(state: &State, volume: &str, node: &str) -> bool {
 fn of_nodes<V: Clone>(nodes: &BTreeMap<Str, V>, scope: &Scope) -> BTreeMap<Str, V> {
     match scope {
         Scope::All => nodes.clone(),
-        Scope::Nodes(scope) => {
-            scope.iter().filter_map(|node| Some((node.clone(), nodes.get(node)?.clone()))).collect()
-        }
+        Scope::Nodes(scope) => scope.iter().filter_map(|node| Some((node.clone(), nodes.get(node)?.clone()))).collect(),
     }
 }
 
@@ -406,7 +404,10 @@ mod tests {
         let uid = Uid::parse("u");
         memory.set_users(&volume, &Scope::All, used_by(&a, &["web", "db"]));
         memory.set_user(&volume, &key("web"), Some((b.clone(), uid.clone())));
-        assert_eq!(memory.users("v", &Scope::All), [used_by(&a, &["db"]), used_by(&b, &["web"])].into_iter().flatten().collect());
+        assert_eq!(
+            memory.users("v", &Scope::All),
+            [used_by(&a, &["db"]), used_by(&b, &["web"])].into_iter().flatten().collect()
+        );
         assert!(memory.is_user("v", "b", &key("web"), &uid) && !memory.is_user("v", "a", &key("web"), &uid));
         assert!(!memory.is_user("v", "b", &key("web"), &Uid::parse("another")));
         assert_eq!(memory.nodes_with_users("v", &Scope::All), [a, b].into());

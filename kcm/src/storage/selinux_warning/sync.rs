@@ -220,7 +220,8 @@ mod tests {
             (volumes.claims, volumes.in_tree) = (Box::default(), [disk()].into());
             pod
         };
-        let reconciler = reconciler(vec![with_disk("web", "s0:c1"), user("other", "s0:c2"), with_disk("same", "s0:c1")]);
+        let reconciler =
+            reconciler(vec![with_disk("web", "s0:c1"), user("other", "s0:c2"), with_disk("same", "s0:c1")]);
         deliver(&reconciler.claims, bound_claim());
         for name in ["web", "other", "same"] {
             reconciler.sync(&ObjectKey::new("default", name));

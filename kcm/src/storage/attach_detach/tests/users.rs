@@ -28,14 +28,29 @@ const CLAIMS: [(&str, &str); 2] = [("data", "pv"), ("logs", "pv-2")];
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// A pod uses a claim, or defines the volume itself; `is_new` for another pod of the name.
-    StartPod { pod: usize, node: usize, volume: usize, is_new: bool },
+    StartPod {
+        pod: usize,
+        node: usize,
+        volume: usize,
+        is_new: bool,
+    },
     FinishPod(usize),
     DeletePod(usize),
-    SetClaim { claim: usize, is_bound: bool, is_new: bool },
+    SetClaim {
+        claim: usize,
+        is_bound: bool,
+        is_new: bool,
+    },
     DeleteClaim(usize),
-    SetVolume { volume: usize, is_shared: bool },
+    SetVolume {
+        volume: usize,
+        is_shared: bool,
+    },
     DeleteVolume(usize),
-    SetNode { node: usize, is_managed: bool },
+    SetNode {
+        node: usize,
+        is_managed: bool,
+    },
     DeleteNode(usize),
     Reconcile,
 }
@@ -87,7 +102,7 @@ impl World {
             });
         }
         subscribe(&bed.shared);
-        let mut world = Self { bed, version: 10 };
+        let world = Self { bed, version: 10 };
         for number in 0..2 {
             world.set_claim(number, true, false);
             world.set_volume(number, true);
@@ -95,7 +110,7 @@ impl World {
         world
     }
 
-    fn start_pod(&mut self, pod: usize, node: usize, volume: usize, is_new: bool) {
+    fn start_pod(&self, pod: usize, node: usize, volume: usize, is_new: bool) {
         let mut started: Pod = pod_with(&key(pod).name, &[CLAIMS.get(volume).map_or("", |(claim, _)| *claim)]);
         started.node = NODES[node].into();
         if volume == 2 {
@@ -116,7 +131,7 @@ impl World {
         }
     }
 
-    fn set_claim(&mut self, number: usize, is_bound: bool, is_new: bool) {
+    fn set_claim(&self, number: usize, is_bound: bool, is_new: bool) {
         let mut set: PersistentVolumeClaim = claim(CLAIMS[number].0);
         set.volume_name = CLAIMS[number].1.into();
         set.phase = if is_bound { Phase::Bound } else { Phase::Pending };
@@ -126,7 +141,7 @@ impl World {
         deliver(&self.bed.shared.caches.claims, set);
     }
 
-    fn set_volume(&mut self, number: usize, is_shared: bool) {
+    fn set_volume(&self, number: usize, is_shared: bool) {
         let mut set: PersistentVolume = volume(CLAIMS[number].1);
         let uid = Some(claim(CLAIMS[number].0).meta.uid);
         set.source = Source::Csi { driver: DRIVER.into(), handle: HANDLE.into() };
