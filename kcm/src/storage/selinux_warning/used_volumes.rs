@@ -9,6 +9,10 @@ use runtime::lock::lock;
 
 use super::label;
 
+/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the volume. Any
+/// user can create thousands of pods that conflict with each other, so that their conflicts grow with the square.
+const MAX_REPORTED: usize = 2_000;
+
 /// Method of labeling a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Policy {
@@ -182,6 +186,9 @@ impl UsedVolume {
         }
         let mut found = Vec::new();
         for (other, entry) in self.pods.iter().filter(|(other, _)| *other != pod) {
+            if found.len() >= MAX_REPORTED {
+                break;
+            }
             let theirs = self.effective_labeling(entry);
             if theirs != entry.compared {
                 continue;
@@ -431,6 +438,16 @@ mod tests {
         }
         assert_eq!(used.pods_of_driver("disk.example.com").len(), 102);
         assert_eq!(used.pods_of_driver("other.example.com"), []);
+    }
+
+    #[test]
+    fn conflicts_of_a_pod_with_very_many_others_are_reported_in_part() {
+        let used = UsedVolumes::default();
+        for at in 0..MAX_REPORTED {
+            put(&used, &format!("p{at}"), "v", with(":::s0:c1"));
+        }
+        assert_eq!(put(&used, "other", "v", with(":::s0:c2")).len(), MAX_REPORTED);
+        assert_eq!(used.conflicts(10 * MAX_REPORTED).len(), 2 * MAX_REPORTED, "all count");
     }
 
     #[test]
