@@ -120,7 +120,7 @@ impl AttachDetach {
         }
         let message = messages::refused(&error.to_string());
         if !matches!(error, WriteError::NotLeading) {
-            self.report_failure(subject, place, &message);
+            self.report_failure(subject, place, memory.attach_started, &message);
         }
         ReconcileError::new(message)
     }
@@ -135,21 +135,21 @@ impl AttachDetach {
             && attachment.meta.version != memory.reported_version
         {
             memory.reported_version = attachment.meta.version;
-            self.report_failure(subject, place, error);
+            self.report_failure(subject, place, Some(started), error);
         }
         let elapsed = subject.now - started;
         if elapsed < ATTACH_TIMEOUT {
             return Some(ATTACH_TIMEOUT - elapsed);
         }
         memory.attach_started = Some(subject.now);
-        self.report_failure(subject, place, &messages::timed_out(driver, handle));
+        self.report_failure(subject, place, Some(started), &messages::timed_out(driver, handle));
         Some(ATTACH_TIMEOUT)
     }
 
-    fn report_failure(&self, subject: &Subject<'_>, place: &Place, error: &str) {
+    fn report_failure(&self, subject: &Subject<'_>, place: &Place, started: Option<Instant>, error: &str) {
         debug!(volume = %subject.name, error, "volume is not attached yet");
         self.record(subject, place, EventType::Warning, messages::FAILED, |label| messages::failed(label, error));
-        self.operations.failed(Operation::Attach, subject.plugin);
+        self.operations.failed(Operation::Attach, subject.plugin, started);
     }
 
     /// Lists an attached volume in the node's status and announces it to the pods.

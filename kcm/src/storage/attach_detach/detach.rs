@@ -64,7 +64,7 @@ impl AttachDetach {
             Err(error) if error.is_object_deleted() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {
                 self.consistency.not_deleting(subject.key, &attachment.meta.uid);
-                self.operations.failed(Operation::Detach, subject.plugin);
+                self.operations.failed(Operation::Detach, subject.plugin, memory.detach_started);
                 Err(error.into())
             }
         }
@@ -144,7 +144,7 @@ impl AttachDetach {
         {
             memory.reported_version = attachment.meta.version;
             warn!(volume = %subject.name, node = %place.node, %error, "driver failed to detach volume");
-            self.operations.failed(Operation::Detach, subject.plugin);
+            self.operations.failed(Operation::Detach, subject.plugin, memory.detach_started);
         }
     }
 }

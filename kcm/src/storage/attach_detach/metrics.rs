@@ -70,8 +70,9 @@ impl Operations {
     }
 
     /// Records a failed attempt.
-    pub fn failed(&self, operation: Operation, plugin: Plugin<'_>) {
-        self.observe(operation, plugin, "fail-unknown", 0.0);
+    pub fn failed(&self, operation: Operation, plugin: Plugin<'_>, started: Option<Instant>) {
+        let seconds = started.map_or(0.0, |started| started.elapsed().as_secs_f64());
+        self.observe(operation, plugin, "fail-unknown", seconds);
     }
 
     /// Records that a volume is detached.
@@ -87,5 +88,33 @@ impl Operations {
             None => return,
         };
         self.forced[index].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_are_observed_with_the_time_since_their_begin() {
+        let metrics = Metrics::default();
+        let operations = Operations::new(&metrics);
+        let (plugin, started) = (Plugin::Csi { driver: "disk.example.com", handle: "vol-1" }, Instant::now());
+        tokio::time::advance(Duration::from_secs(120)).await;
+        operations.failed(Operation::Attach, plugin, Some(started));
+        operations.failed(Operation::Detach, plugin, None);
+        operations.succeeded(Operation::Detach, plugin, Some(started));
+        operations.succeeded(Operation::Attach, plugin, None);
+        let text = metrics.text();
+        let sums: Vec<&str> = text.lines().filter(|line| line.contains("_seconds_sum")).collect();
+        let of = |operation: &str, status: &str| {
+            let has = |line: &&&str| line.contains(operation) && line.contains(status);
+            sums.iter().find(has).and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        };
+        assert_eq!(of("volume_attach", "fail-unknown"), Some(120.0), "{text}");
+        assert_eq!(of("volume_detach", "fail-unknown"), Some(0.0), "{text}");
+        assert_eq!((of("volume_detach", "success"), of("volume_attach", "success")), (Some(120.0), None), "{text}");
     }
 }
