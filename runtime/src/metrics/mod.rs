@@ -27,7 +27,7 @@ pub use format::{Encoding, Format};
 pub(crate) use histogram::histogram;
 pub use histogram::set_native_histograms;
 pub use labels::Labels;
-pub use limit::{MAX_SERIES, OTHER, counted, limited_entry};
+pub use limit::{MAX_COUNTED_SERIES, MAX_SERIES, OTHER, counted, limited_entry};
 pub(crate) use process::StartTime;
 pub(crate) use registry::exposition;
 pub use registry::{Exposition, Metrics};
