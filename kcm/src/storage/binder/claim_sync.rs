@@ -7,9 +7,7 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::metadata_edit::annotated;
 use kinds::persistent_volume::{MIGRATED_TO, Phase as VolumePhase, with_phase};
-use kinds::persistent_volume_claim::{
-    BETA_STORAGE_PROVISIONER, Phase, STORAGE_PROVISIONER, StatusEdit, with_class, with_condition, with_status,
-};
+use kinds::persistent_volume_claim::{Phase, StatusEdit, with_class, with_condition, with_status};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Time};
 use runtime::store::Cached;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -22,7 +20,7 @@ use super::decide_claim::{
 };
 use super::draft::{Draft, Stop};
 use super::keys::volume_key;
-use super::migration_edits::annotation_edit;
+use super::migration_edits::{annotation_edit, requested_from};
 use super::reconciler::Binder;
 use super::references::{referring_to_claim, referring_to_volume};
 use crate::storage::indexes::{pods_by_claim, using_claim};
@@ -147,8 +145,9 @@ impl Binder {
 
     /// Sets or removes the annotation of a migrated provisioner. Returns true if the claim was written.
     async fn correct_migration(&self, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
-        let provisioner = claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER));
-        let Some(edit) = annotation_edit(provisioner, claim.annotation(MIGRATED_TO)) else { return Ok(false) };
+        let Some(edit) = annotation_edit(requested_from(claim), claim.annotation(MIGRATED_TO)) else {
+            return Ok(false);
+        };
         let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
         draft.put(None, |object| annotated(object, &[(MIGRATED_TO, edit.value())])).await?;
         Ok(true)

@@ -2,7 +2,9 @@
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, updateMigrationAnnotationsAndFinalizers.
 
+use kinds::PersistentVolumeClaim;
 use kinds::metadata_edit::{with_finalizer, without_finalizers};
+use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, STORAGE_PROVISIONER};
 use kinds::wire::WireError;
 
 use super::names::{CONTROLLER_FINALIZER, EXTERNAL_FINALIZER, IN_TREE};
@@ -25,6 +27,11 @@ impl MigrationEdit {
             Self::Remove => None,
         }
     }
+}
+
+/// Returns the provisioner from which the volume of a claim was requested.
+pub fn requested_from(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER))
 }
 
 /// Compares the annotation with the object's provisioner. Objects without a provisioner are left alone.
@@ -95,7 +102,7 @@ mod tests {
     use kinds::PersistentVolume;
 
     use super::*;
-    use crate::storage::binder::tests::builders::{read, volume};
+    use crate::storage::binder::tests::builders::{claim, read, volume};
 
     #[test]
     fn annotation_follows_the_provisioner() {
@@ -116,6 +123,18 @@ mod tests {
             ("no provisioner", None, ebs, None),
         ] {
             assert_eq!(annotation_edit(provisioner, migrated_to), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn beta_annotation_counts_if_a_claim_has_no_other_one() {
+        let beta = || claim("data").annotated(BETA_STORAGE_PROVISIONER, "kubernetes.io/gce-pd");
+        for (case, claim, expected) in [
+            ("none", claim("data"), None),
+            ("beta", beta(), Some("kubernetes.io/gce-pd")),
+            ("both", beta().annotated(STORAGE_PROVISIONER, "csi.example.com"), Some("csi.example.com")),
+        ] {
+            assert_eq!(requested_from(&claim.record()), expected, "{case}");
         }
     }
 
