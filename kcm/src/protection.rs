@@ -210,6 +210,7 @@ mod tests {
     struct Server {
         object: Vec<u8>,
         refuses_writes: bool,
+        reads: usize,
         written: Vec<Vec<String>>,
     }
 
@@ -223,6 +224,8 @@ mod tests {
                 let names: Vec<&str> = sent.meta.finalizers.iter().map(|name| &**name).collect();
                 self.object = object(sent.meta.version + 1, sent.meta.is_deleting(), &names);
                 self.written.push(names.into_iter().map(str::to_owned).collect());
+            } else {
+                self.reads += 1;
             }
             (200, envelope::wrap(RESOURCE, &self.object))
         }
@@ -252,6 +255,7 @@ mod tests {
         let server = Arc::new(Mutex::new(Server {
             object: object(1, false, &["other"]),
             refuses_writes: true,
+            reads: 0,
             written: vec![],
         }));
         let responding = server.clone();
@@ -271,6 +275,7 @@ mod tests {
             protection.reconcile(&key)
         };
         let written = || std::mem::take(&mut lock(&server).written);
+        let reads = || std::mem::take(&mut lock(&server).reads);
         reconcile().await.expect_err("the write is refused");
         lock(&server).refuses_writes = false;
         assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![vec!["other".into(), FINALIZER.into()]]));
@@ -278,7 +283,8 @@ mod tests {
         let deleted = object(7, true, &["other", FINALIZER]);
         lock(&server).object = deleted;
         users.is_cached.store(true, Ordering::Relaxed);
-        assert_eq!((reconcile().await, written()), (Ok(Outcome::Done), vec![]), "it is in use");
+        reads();
+        assert_eq!((reconcile().await, reads(), written()), (Ok(Outcome::Done), 0, vec![]), "it is in use");
         users.is_cached.store(false, Ordering::Relaxed);
         users.is_on_server.store(true, Ordering::Relaxed);
         let later = Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
