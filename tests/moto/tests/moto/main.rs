@@ -19,7 +19,6 @@ mod eks;
 mod endpoint_services;
 mod forwards;
 mod gates;
-mod given;
 mod groups;
 mod histories;
 mod leaks;
@@ -34,6 +33,7 @@ mod sharing;
 mod tagging;
 mod time;
 mod upstream;
+mod user_balancers;
 mod user_groups;
 
 use std::sync::Arc;
@@ -69,10 +69,6 @@ fn main() -> std::process::ExitCode {
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
-        },
-        given::{
-            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
-            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         groups::{
             services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted,
@@ -133,6 +129,10 @@ fn main() -> std::process::ExitCode {
             failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
             quota_is_reported_and_affects_nothing_else, full_target_group_follows_its_pods,
             every_page_is_read,
+        },
+        user_balancers::{
+            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
+            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         user_groups::{
             targets_follow_in_a_target_group_of_a_user, deletion_waits_for_the_records_of_target_groups_of_users,

@@ -171,7 +171,7 @@ impl Balancers {
         }
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         observed.remove_deleting(&state.deleting);
-        self.add_given(work, listing, &mut observed)?;
+        self.add_user_balancer(work, listing, &mut observed)?;
         self.add_group(work, listing, &mut observed);
         if observed.balancers.is_empty() {
             return Ok(Vec::new());

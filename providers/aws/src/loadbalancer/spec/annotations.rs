@@ -74,9 +74,9 @@ fn read_settings(
     let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
-    let given = matches!(security_groups, SecurityGroups::Given(_));
-    let node_rules = node_rules(policy, target_type, given, reading);
-    check_ranges(spec, given, families, reading);
+    let named = matches!(security_groups, SecurityGroups::Named(_));
+    let node_rules = node_rules(policy, target_type, named, reading);
+    check_ranges(spec, named, families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = source_nat(families, reading);
@@ -122,10 +122,10 @@ fn read_settings(
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `given`: the user chose its security
+/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its security
 /// groups.
-fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &mut Reading<'_>) -> bool {
-    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
+fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
+    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
     requested && !policy.no_node_rules && target_type != TargetType::Alb
 }
 
@@ -195,8 +195,8 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
 }
 
 /// Checks the address ranges of clients.
-fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, reading: &mut Reading<'_>) {
-    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
+fn check_ranges(spec: &LoadBalancerSpec, named: bool, families: Families, reading: &mut Reading<'_>) {
+    if named && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
         let message = "source ranges and prefix lists have no effect together with annotation";
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
     }
@@ -281,15 +281,15 @@ fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
 }
 
 fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
-    let given = reading.owned("security-groups");
-    match (reading.boolean("disable-nlb-sg").unwrap_or(false), given.is_empty()) {
+    let named = reading.owned("security-groups");
+    match (reading.boolean("disable-nlb-sg").unwrap_or(false), named.is_empty()) {
         (true, false) => {
             let fix = "use false, or leave out the annotation for security-groups";
             reading.refuse("disable-nlb-sg", "true", fix);
             SecurityGroups::Off
         }
         (true, true) => SecurityGroups::Off,
-        (false, false) => SecurityGroups::Given(given),
+        (false, false) => SecurityGroups::Named(named),
         (false, true) => SecurityGroups::Own,
     }
 }

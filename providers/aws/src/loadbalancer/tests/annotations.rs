@@ -2,7 +2,7 @@
 
 use providers::{IpFamily, NodeTarget, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
 
-use super::world::settings;
+use super::account::settings;
 use crate::config::Probe as Shared;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{port, spec};
