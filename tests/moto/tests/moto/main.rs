@@ -55,6 +55,8 @@ fn main() -> std::process::ExitCode {
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
+            classic_load_balancer_follows_nodes_while_its_service_fails,
+            classic_load_balancers_are_listed_while_another_is_deleted,
             classic_load_balancer_is_kept_when_it_is_visible_late,
             classic_load_balancer_is_deleted_when_it_is_visible_late,
             classic_load_balancer_of_another_cluster_is_left_alone,
