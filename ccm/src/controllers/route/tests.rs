@@ -306,6 +306,19 @@ async fn failed_list_changes_nothing() {
     assert_eq!(conditions(&fake), [Some(true)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn outcome_of_a_pass_is_upstreams() {
+    let (_, cloud, table) = fake(&["a", "b"]);
+    cloud.add_fault(Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied)).expect("a fault");
+    assert_eq!(table.run().await.1, "noop", "no route was created");
+    cloud.clear_faults();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(table.run().await.1, "changed");
+    assert_eq!(table.run().await.1, "noop");
+    cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, Effect::Transient)).expect("a fault");
+    assert_eq!(table.run().await.1, "error");
+}
+
 async fn history(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (fake, cloud, mut table) = fake(&["n0", "n1"]);

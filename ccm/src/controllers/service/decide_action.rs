@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
-use kinds::service::Ingress;
+use kinds::service::{Ingress, ServiceType};
 use providers::{CloudError, LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
 use tokio::time::Instant;
 
@@ -92,10 +92,13 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
     match request {
         Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
+        // A Service of another class: its controller may have written the status already.
+        Request::Removal if service.kind == ServiceType::LoadBalancer && !service.meta.is_deleting() => {
+            Action::CleanUp { clear_status: has_own_status(service, state) }
+        }
         Request::Removal => Action::CleanUp { clear_status: true },
         Request::Elsewhere if has_finalizer || state.load_balancer.is_some() => {
-            // The other controller may have written the status already.
-            Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
+            Action::CleanUp { clear_status: has_own_status(service, state) }
         }
         Request::Elsewhere => Action::Wait(None),
         // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
@@ -147,6 +150,11 @@ fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drif
         && !decide::published(service).is_empty();
     let announced = matches!(&state.announced, Some(Announced::Ensuring(spec)) if *spec == wanted.spec);
     !served_before && !drift && !announced
+}
+
+/// Returns true if the status has the addresses of this controller's load balancer.
+fn has_own_status(service: &Service, state: &LoadBalancerState) -> bool {
+    state.ingress.as_deref() == Some(decide::published(service))
 }
 
 /// Returns the addresses to write into the status, if they differ from those published.

@@ -429,7 +429,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Writes the status and the provider's annotations if they differ.
-    async fn publish(&self, subject: &Subject<'_>, state: &LoadBalancerState) -> Result<(), ReconcileError> {
+    async fn publish(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<(), ReconcileError> {
         let service = subject.service;
         let ingress = decide_action::unpublished(service, state);
         let wanted = state.annotations.as_ref();
@@ -445,7 +445,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Ok(())
             }
             Err(Refusal::Deleted) => Ok(()),
-            Err(error) => Err(ReconcileError::new(format!("failed to update load balancer status: {error}"))),
+            Err(error) => Err(self.record_failed_write(subject, state, "update load balancer status", &error)),
         }
     }
 

@@ -146,9 +146,6 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
         let registered = registered_instances(&moto, &one.id).await?;
         ensure!(registered == ids(some), "it did not follow in a failed call: {registered:?}");
     }
-    balancers.set_targets(&two, &targets(&instances)).await?;
-    let registered = registered_instances(&moto, &one.id).await?;
-    ensure!(registered == ids(&instances), "it did not follow after a failed call: {registered:?}");
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*balancers, &one.id).await
 }

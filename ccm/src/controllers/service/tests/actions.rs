@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
+use kinds::meta::Time;
+use kinds::service::{Ingress, ServiceType};
 use providers::{CloudError, ErrorKind, Targeting, Targets};
 use tokio::time::Instant;
 
@@ -24,6 +26,11 @@ fn service_with_finalizer() -> Service {
     let mut service = service("web");
     service.meta.finalizers = Arc::new([FINALIZER.into()]);
     service
+}
+
+/// An address in a status.
+fn ingress() -> Ingress {
+    Ingress { ip: "192.0.2.1".into(), hostname: "".into(), ip_mode: "VIP".into(), ports: Vec::new() }
 }
 
 fn targets(nodes: &[&str]) -> Targets {
@@ -102,7 +109,36 @@ fn next_action_follows_from_request_and_state() {
     let rows: &[Row<'_>] = &[
         ("nothing wanted and no load balancer", after_restart, |s| s.request = Request::Nothing, "forget"),
         ("finalizer removed by another client", ensured, |s| s.request = Request::Nothing, "delete without finalizer"),
-        ("deleted Service", ensured, |s| s.request = Request::Removal, "clean up, clear: true"),
+        ("another class, own status", ensured, |s| s.request = Request::Removal, "clean up, clear: true"),
+        (
+            "another class, status of its controller",
+            ensured,
+            |s| {
+                s.request = Request::Removal;
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: false",
+        ),
+        (
+            "deleted Service",
+            ensured,
+            |s| {
+                s.request = Request::Removal;
+                s.service.meta.deletion = Time(1);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: true",
+        ),
+        (
+            "another type after a restart",
+            after_restart,
+            |s| {
+                s.request = Request::Removal;
+                s.service.kind = ServiceType::ClusterIp;
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: true",
+        ),
         (
             "another controller's, without finalizer",
             after_restart,
@@ -190,13 +226,7 @@ fn next_action_follows_from_request_and_state() {
             "after a restart, status published",
             after_restart,
             |s| {
-                let published = kinds::service::Ingress {
-                    ip: "192.0.2.1".into(),
-                    hostname: "".into(),
-                    ip_mode: "VIP".into(),
-                    ports: Vec::new(),
-                };
-                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![published];
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
             },
             "ensure, announce: false, drift: false",
         ),

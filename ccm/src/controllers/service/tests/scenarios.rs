@@ -90,6 +90,19 @@ async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted(
 }
 
 #[tokio::test(start_paused = true)]
+async fn deleted_service_that_another_finalizer_keeps_loses_its_status() {
+    let (sim, process) = with_load_balancer().await;
+    change(&process, "web", |service| {
+        service.meta.finalizers = [FINALIZER.into(), "example.com/backup".into()].into();
+        service.meta.deletion = kinds::meta::Time(1);
+    });
+    pass(1.0).await;
+    let web = sim.get(&key("web")).expect("the other finalizer keeps it");
+    assert!(!has_finalizer(&web.meta) && web.balancing.expect("status").ingress.is_empty());
+    assert!(sim.cloud.snapshot().balancers.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn type_change_removes_load_balancer_status_and_finalizer() {
     let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
@@ -159,6 +172,19 @@ async fn status_that_a_user_changed_is_restored() {
     let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
     pass(1.0).await;
+    assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_status_write_is_reported_and_retried() {
+    let (sim, process) = with_load_balancer().await;
+    sim.add_fault(WriteFault::Refused);
+    change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
+    pass(1.0).await;
+    let expected = "Warning SyncLoadBalancerFailed web: Error syncing load balancer: failed to update load balancer \
+                    status: as scripted: refused";
+    assert_eq!(sim.take_events(), [expected]);
+    pass(10.0).await;
     assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
 }
 

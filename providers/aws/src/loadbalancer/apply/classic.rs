@@ -123,6 +123,10 @@ impl Balancers {
             classic => classic?,
         };
         let mut forecast = model::forecast(work.settings, network, classic.as_ref(), now());
+        let is_kept = forecast.change == PlannedChange::Kept && classic.is_none() && work.settings.existing.is_none();
+        if let Some(reason) = model::scheme_change(work.settings, &observed.balancers).filter(|_| is_kept) {
+            forecast = Forecast { change: PlannedChange::Replaced, reasons: vec![reason] };
+        }
         forecast.reasons.extend(words);
         Ok(forecast)
     }

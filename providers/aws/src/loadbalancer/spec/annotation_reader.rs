@@ -167,22 +167,26 @@ impl<'a> Reading<'a> {
         self.errors.push(CloudError::invalid_annotation(&key, what, fix).message);
     }
 
-    /// Refuses forward actions of listeners that do not exist: a load balancer without them would send traffic to the
-    /// wrong Service.
-    pub(crate) fn refuse_other_actions(&mut self, listeners: &[String]) {
-        for (key, value) in self.annotations.iter() {
+    /// Warns about forward actions of listeners that do not exist, which upstream ignores.
+    pub(crate) fn warn_of_other_actions(&mut self, listeners: &[String]) {
+        for key in self.annotations.keys() {
             let Some(named) = key.strip_prefix(ACTIONS).filter(|named| !listeners.iter().any(|one| one == named))
             else {
                 continue;
             };
-            let fix = format!("leave it out, or name one of the listeners {} instead of {named}", listeners.join(", "));
-            self.errors.push(CloudError::invalid_annotation(key, value, &fix).message);
+            let fix = format!("name one of the listeners {} instead of {named}", listeners.join(", "));
+            self.warnings.push(format!("annotation {key} has no effect: {fix}"));
         }
     }
 
     /// Records a wrong value of a field of the Service.
     pub(crate) fn refuse_field(&mut self, field: &str, value: impl std::fmt::Display, fix: &str) {
         self.errors.push(CloudError::invalid_field(field, value, fix).message);
+    }
+
+    /// Warns about a value without an effect, with the fix: upstream ignores it.
+    pub(crate) fn warn_of_value(&mut self, suffix: &str, value: &str, fix: &str) {
+        self.warnings.push(format!("annotation {PREFIX}{suffix} has no effect with the value {value:?}: {fix}"));
     }
 
     /// Warns about an annotation that has no effect on a Network Load Balancer.

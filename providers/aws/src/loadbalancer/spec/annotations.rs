@@ -37,12 +37,12 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
+    let requested = target_type(&mut reading);
     let alb = alb::read(spec, &mut reading);
     let target_type = match kind {
         _ if alb.is_some() => TargetType::Alb,
         Some("nlb-ip") => TargetType::Ip,
-        _ => asked.unwrap_or(TargetType::Instance),
+        _ => requested,
     };
     let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
     settings.alb = alb;
@@ -62,6 +62,18 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     Ok((targeting, Some(settings)))
 }
 
+/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller, buildTargetType.
+fn target_type(reading: &mut Reading<'_>) -> TargetType {
+    match reading.text("nlb-target-type") {
+        Some("ip") => TargetType::Ip,
+        None | Some("instance") => TargetType::Instance,
+        Some(other) => {
+            reading.warn_of_value("nlb-target-type", other, "use instance or ip");
+            TargetType::Instance
+        }
+    }
+}
+
 fn read_settings(
     spec: &LoadBalancerSpec,
     policy: &Policy,
@@ -76,7 +88,7 @@ fn read_settings(
     let security_groups = security_groups(reading);
     let named = matches!(security_groups, SecurityGroups::Named(_));
     let node_rules = node_rules(policy, target_type, named, reading);
-    check_ranges(spec, named, families, reading);
+    check_ranges(spec, flavour, &security_groups, families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = source_nat(families, reading);
@@ -135,8 +147,7 @@ fn path_mtu(reading: &mut Reading<'_>) -> bool {
     let suffix = "enable-icmp-for-path-mtu-discovery";
     let value = reading.text(suffix);
     if let Some(other) = value.filter(|value| !["on", "off"].contains(value)) {
-        let message = format!("annotation {PREFIX}{suffix} has no effect with the value {other:?}: use on or off");
-        reading.warnings.push(message);
+        reading.warn_of_value(suffix, other, "use on or off");
     }
     value == Some("on")
 }
@@ -194,13 +205,22 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
     Some(arn.to_owned())
 }
 
-/// Checks the address ranges of clients.
-fn check_ranges(spec: &LoadBalancerSpec, named: bool, families: Families, reading: &mut Reading<'_>) {
+/// Checks the address ranges of clients. Upstream: Load Balancer Controller, buildCIDRsFromSourceRanges, only for the
+/// load balancer's own security group.
+fn check_ranges(
+    spec: &LoadBalancerSpec,
+    flavour: Flavour,
+    groups: &SecurityGroups,
+    families: Families,
+    reading: &mut Reading<'_>,
+) {
+    let named = matches!(groups, SecurityGroups::Named(_));
     if named && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
         let message = "source ranges and prefix lists have no effect together with annotation";
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
     }
-    if families == Families::Ipv4 {
+    let becomes_rules = !named && (*groups == SecurityGroups::Own || flavour == Flavour::CloudProvider);
+    if families == Families::Ipv4 && becomes_rules {
         for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
             let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
                        use IPv4 ranges";
@@ -284,8 +304,8 @@ fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
     let named = reading.owned("security-groups");
     match (reading.boolean("disable-nlb-sg").unwrap_or(false), named.is_empty()) {
         (true, false) => {
-            let fix = "use false, or leave out the annotation for security-groups";
-            reading.refuse("disable-nlb-sg", "true", fix);
+            let message = format!("annotation {PREFIX}security-groups has no effect together with {PREFIX}disable-nlb-sg");
+            reading.warnings.push(message);
             SecurityGroups::Off
         }
         (true, true) => SecurityGroups::Off,
