@@ -17,9 +17,7 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::decide::{
-    addresses, has_addresses, initial_labels, lacks_provider_id, missing_instance, reconciled_labels,
-};
+use super::decide::{addresses, has_addresses, initial_labels, lacks_provider_id, missing_instance, reconciled_labels};
 use super::decide_updates::{Changes, LabelEdits, changed_taints, changes, label_edits};
 use super::keys::{self, Key};
 use super::metrics::Delays;

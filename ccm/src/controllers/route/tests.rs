@@ -263,7 +263,10 @@ fn change_of_a_node_causes_a_pass_if_routes_depend_on_it() {
         edit(&mut new);
         let (old, new) = (Arc::new(cached_node()), Arc::new(new));
         assert_eq!(routes_differ(&Change { old: Some(&old), new: Some(&new) }), expected, "{name}");
-        assert!(routes_differ(&Change { old: None, new: Some(&new) }) && routes_differ(&Change { old: Some(&old), new: None }));
+        assert!(
+            routes_differ(&Change { old: None, new: Some(&new) })
+                && routes_differ(&Change { old: Some(&old), new: None })
+        );
     }
 }
 

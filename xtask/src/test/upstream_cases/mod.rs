@@ -139,7 +139,8 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
         // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same repository.
         let present = packages.iter().map(|package| Path::new(&source).join(package));
-        let present = present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));
+        let present =
+            present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));
         let all = present.flat_map(|package| upstream_tests(&package));
         let missing = all.filter(|test| !listed.contains(test.as_str()));
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));

@@ -181,8 +181,15 @@ impl Balancers {
             None
         };
         let cluster = &session.cluster;
-        let inputs =
-            StackInputs { id, cluster, network, observed, backend: backend.as_deref(), named_groups: &named_groups, targets };
+        let inputs = StackInputs {
+            id,
+            cluster,
+            network,
+            observed,
+            backend: backend.as_deref(),
+            named_groups: &named_groups,
+            targets,
+        };
         let desired = build::desired(settings, &inputs);
         if desired.is_err() {
             // An operator may be fixing the network.

@@ -304,8 +304,8 @@ fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
     let named = reading.owned("security-groups");
     match (reading.boolean("disable-nlb-sg").unwrap_or(false), named.is_empty()) {
         (true, false) => {
-            let message = format!("annotation {PREFIX}security-groups has no effect together with {PREFIX}disable-nlb-sg");
-            reading.warnings.push(message);
+            let message = "security-groups has no effect together with";
+            reading.warnings.push(format!("annotation {PREFIX}{message} {PREFIX}disable-nlb-sg"));
             SecurityGroups::Off
         }
         (true, true) => SecurityGroups::Off,

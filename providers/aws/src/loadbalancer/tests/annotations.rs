@@ -263,7 +263,10 @@ fn every_mistake_names_annotation_value_and_fix() {
         (&[("healthcheck-port", "nope")], &["healthcheck-port is \"nope\"", "traffic-port"]),
         (&[("healthcheck-interval", "1")], &["healthcheck-interval is \"1\"", "from 5 to 300"]),
         (&[("type", "external"), ("ssl-cert", "arn:a"), ("ssl-ports", "444")], &["ssl-ports is \"444\""]),
-        (&[("type", "external"), ("ssl-cert", "arn:a"), ("alpn-policy", "h2")], &["alpn-policy is \"h2\"", "HTTP2Only"]),
+        (
+            &[("type", "external"), ("ssl-cert", "arn:a"), ("alpn-policy", "h2")],
+            &["alpn-policy is \"h2\"", "HTTP2Only"],
+        ),
         (&[("ip-address-type", "ipv6")], &["ip-address-type is \"ipv6\"", "dualstack"]),
         (&[("name", "a-name-that-is-much-too-long-for-any-balancer")], &["name is", "32"]),
         (&[("name", "internal-x")], &["name is \"internal-x\""]),
@@ -360,7 +363,10 @@ fn values_that_upstream_ignores_are_only_warnings() {
     let mut spread = spec(&[]);
     spread.annotations.insert("service.beta.kubernetes.io/actions.TCP-81".into(), "{}".into());
     let warnings = settings(&spread).warnings;
-    assert!(matches!(&warnings[..], [one] if one.contains("actions.TCP-81 has no effect: name one of")), "{warnings:?}");
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("actions.TCP-81 has no effect: name one of")),
+        "{warnings:?}"
+    );
 }
 
 #[test]

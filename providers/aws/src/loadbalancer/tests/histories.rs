@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use providers::{LoadBalancerSpec, Protocol, Targets, TrafficPolicy};
 
-use super::backends;
 use super::account::Account;
+use super::backends;
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};

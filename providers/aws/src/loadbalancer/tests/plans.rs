@@ -273,7 +273,8 @@ fn listener_is_recreated_when_its_protocol_changes() {
     };
     assert_eq!(account.observed.as_recreation(&change(&wanted)), None, "the protocol did not change");
     wanted.protocol = ListenerProtocol::Udp;
-    let steps = account.observed.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
+    let steps =
+        account.observed.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
     assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
 }
 
