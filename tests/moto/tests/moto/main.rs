@@ -88,6 +88,7 @@ fn main() -> std::process::ExitCode {
             stack_of_the_controller_survives_the_cleanup_of_its_service,
             rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
+            targets_follow_while_the_request_is_invalid,
             untagged_group_of_nodes_is_only_a_warning,
         },
         creations::{creations_share_their_reads, change_during_a_creation_is_reverted_by_the_next_check},

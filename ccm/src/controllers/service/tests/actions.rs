@@ -76,15 +76,19 @@ fn pause(situation: &mut Situation, seconds: Option<u64>, throttled: bool) {
 }
 
 fn more_nodes(situation: &mut Situation) {
-    if let Request::Wanted(wanted) | Request::Invalid { last: Some(wanted), .. } = &mut situation.request {
+    if let Request::Wanted(wanted)
+    | Request::Invalid { last: Some(wanted), .. }
+    | Request::Invalid { rest: Some(wanted), .. } = &mut situation.request
+    {
         wanted.targets = Some(targets(&["node-0", "node-1"]));
     }
 }
 
 fn invalid(situation: &mut Situation) {
     let request = std::mem::replace(&mut situation.request, Request::Nothing);
-    let Request::Wanted(last) = request else { return };
-    situation.request = Request::Invalid { error: error(), last: situation.state.last_spec.is_some().then_some(last) };
+    let Request::Wanted(wanted) = request else { return };
+    let (last, rest) = if situation.state.last_spec.is_some() { (Some(wanted), None) } else { (None, Some(wanted)) };
+    situation.request = Request::Invalid { error: error(), last, rest };
 }
 
 /// The name of an action, with the parts that are decided.
@@ -164,6 +168,35 @@ fn next_action_follows_from_request_and_state() {
             "clean up, clear: true",
         ),
         ("invalid from the start", after_restart, invalid, "wait None"),
+        (
+            "invalid after a restart, status published",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "update, wait None",
+        ),
+        (
+            "invalid after a restart, the same nodes",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+                s.state.last_targets = Some(targets(&["node-0"]));
+            },
+            "wait None",
+        ),
+        (
+            "invalid after a restart, status of another controller",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.meta.finalizers = Arc::new([]);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "wait None",
+        ),
         ("invalid later", ensured, invalid, "publish"),
         (
             "invalid later, other nodes",

@@ -464,6 +464,29 @@ async fn targets_follow_the_nodes_while_a_failed_service_waits_for_its_retry() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn targets_follow_the_nodes_when_the_request_is_invalid_after_a_restart() {
+    let (sim, process) = with_load_balancer().await;
+    process.crash().await;
+    sim.change(&key("web"), |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    assert!(sim.take_events()[0].contains("mock.cloud/scheme is \"inside\""));
+    for count in [3, 1] {
+        sim.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
+        process.nodes_changed();
+        pass(1.0).await;
+        assert_eq!(targets(&sim), count, "targets follow the nodes");
+    }
+    let calls = sim.acts();
+    process.deliver(&key("web"));
+    pass(600.0).await;
+    assert_eq!(sim.acts(), calls, "each set of targets is sent once");
+    change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "internal")]));
+    pass(1.0).await;
+    assert!(sim.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
+}
+
+#[tokio::test(start_paused = true)]
 async fn targets_stay_while_objects_cannot_be_decoded() {
     let (sim, process) = with_load_balancer().await;
     sim.set_nodes(vec![node("node-1"), node("node-2")]);

@@ -41,6 +41,10 @@ impl LoadBalancers for Balancers {
         annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
     }
 
+    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+        annotations::without_mistakes(spec, &self.policy)
+    }
+
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         forwarded_services(spec)
     }

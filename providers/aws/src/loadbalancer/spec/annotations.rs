@@ -25,7 +25,24 @@ const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
 pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targeting, Option<Settings>), CloudError> {
+    read_with(spec, policy, &mut Reading::new(spec))
+}
+
+/// Returns an invalid Service without the annotations that are wrong; `None` if its targets depend on a mistake.
+pub(crate) fn without_mistakes(spec: &LoadBalancerSpec, policy: &Policy) -> Option<LoadBalancerSpec> {
     let mut reading = Reading::new(spec);
+    read_with(spec, policy, &mut reading).err()?;
+    let wrong = reading.removable_mistakes()?;
+    let mut rest = spec.clone();
+    rest.annotations.retain(|key, _| !wrong.contains(key));
+    read(&rest, policy).is_ok().then_some(rest)
+}
+
+fn read_with(
+    spec: &LoadBalancerSpec,
+    policy: &Policy,
+    reading: &mut Reading<'_>,
+) -> Result<(Targeting, Option<Settings>), CloudError> {
     let kind = reading.text("type");
     let flavour = match (spec.class.as_deref(), kind) {
         (Some(_), _) => Flavour::Controller,
@@ -37,14 +54,14 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let requested = target_type(&mut reading);
-    let alb = alb::read(spec, &mut reading);
+    let requested = target_type(reading);
+    let alb = alb::read(spec, reading);
     let target_type = match kind {
         _ if alb.is_some() => TargetType::Alb,
         Some("nlb-ip") => TargetType::Ip,
         _ => requested,
     };
-    let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
+    let mut settings = read_settings(spec, policy, flavour, target_type, reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
     reading.finish()?;

@@ -193,8 +193,15 @@ fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint
             let message = format!("certificates have no effect on port {number}, which is not encrypted");
             reading.warnings.push(format!("{message}: its listener is for UDP, too"));
         } else {
-            let fix = "give TLS ports a number of their own: AWS joins only TCP and UDP in one listener";
-            reading.refuse_field("spec.ports[].port", number, fix);
+            let (suffix, value) = match reading.text("ssl-cert") {
+                Some(certificates) => ("ssl-cert", certificates),
+                None => ("ssl-domains", reading.text("ssl-domains").unwrap_or_default()),
+            };
+            let fix = format!(
+                "leave port {number} out by the annotation for ssl-ports, or give it a number that UDP does not have: AWS has \
+                 no TLS on a listener for both"
+            );
+            reading.refuse(suffix, value, &fix);
         }
     }
 }
