@@ -420,7 +420,8 @@ fn tls_on_a_joint_listener_for_udp_is_refused_unless_it_was_requested() {
 fn targets_follow_without_annotations_that_do_not_decide_about_them() {
     let udp = |spec: &mut providers::LoadBalancerSpec| spec.ports.push(port(Transport::Udp, 80));
     type Edit<'a> = &'a dyn Fn(&mut providers::LoadBalancerSpec);
-    let cases: [(&[(&str, &str)], Edit<'_>, Option<&[&str]>); 9] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], Edit<'a>, Option<&'a [&'a str]>);
+    let cases: [Case<'_>; 9] = [
         (&[("scheme", "public"), ("healthcheck-interval", "x"), ("name", "web")], &|_| {}, Some(&["name"])),
         (&[("ssl-cert", "arn:a"), ("nlb-target-type", "ip")], &udp, Some(&["nlb-target-type"])),
         (&[("group", "web"), ("endpoint-service", "true")], &|_| {}, Some(&["group"])),
