@@ -306,6 +306,15 @@ pub trait LoadBalancers: Send + Sync {
         BTreeSet::new()
     }
 
+    /// Returns the spec without what makes it invalid, if its targets do not depend on that. After a restart the last valid
+    /// spec is unknown: the targets of a load balancer that exists then follow by
+    /// [`set_targets`](LoadBalancers::set_targets) with the result. `None`: they stay as they are. A pure function, as
+    /// `targeting`.
+    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+        let _ = spec;
+        None
+    }
+
     /// Reads the observed state, without a change. For reports and tests; no decision to delete or create is based on
     /// it.
     ///

@@ -192,6 +192,12 @@ impl LoadBalancers for MockLoadBalancers {
         Ok(self.settings(spec)?.targeting)
     }
 
+    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+        let mut rest = spec.clone();
+        rest.annotations.retain(|key, _| !key.starts_with(settings::PREFIX) || key == settings::TARGETS);
+        self.settings(&rest).is_ok().then_some(rest)
+    }
+
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         Ok(match self.describe(id).await? {
             None => Observed::Absent,

@@ -15,6 +15,9 @@ use crate::snapshot::{Attributes, ListenerView};
 /// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` and `report` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
 
+/// The only annotation that decides about targets.
+pub const TARGETS: &str = "mock.cloud/targets";
+
 /// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
 /// `mock.cloud/report: "true"`.
 pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";

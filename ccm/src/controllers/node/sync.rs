@@ -17,7 +17,7 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::decide::{addresses, has_addresses, initial_labels, missing_instance, reconciled_labels};
+use super::decide::{addresses, has_addresses, initial_labels, lacks_provider_id, missing_instance, reconciled_labels};
 use super::decide_updates::{Changes, LabelEdits, changed_taints, changes, label_edits};
 use super::keys::{self, Key};
 use super::metrics::Delays;
@@ -105,8 +105,7 @@ impl CloudNode {
 
     /// Initializes a node. Writes the addresses first, so that a node without the taint has them.
     async fn initialize(&self, key: &ObjectKey, node: &Node, instance: &Instance) -> Result<Outcome, ReconcileError> {
-        let has_id = node.cloud.as_ref().is_some_and(|cloud| !cloud.provider_id.is_empty());
-        if !has_id && instance.provider_id.is_empty() {
+        if lacks_provider_id(node, instance) {
             return Err(ReconcileError::new("the cloud provider has no provider ID for this node; it stays tainted"));
         }
         let wanted = match addresses(node, instance) {
@@ -139,7 +138,7 @@ impl CloudNode {
         let changed_taints = changed_taints(&node.taints, instance, self.features.taints);
         let taints = initialized_taints(changed_taints.as_deref().unwrap_or(&node.taints));
         let mut spec = Map::from_iter([("taints".to_owned(), taints)]);
-        if !has_id {
+        if node.cloud.as_ref().is_none_or(|cloud| cloud.provider_id.is_empty()) {
             spec.insert("providerID".into(), json!(instance.provider_id));
         }
         let mut metadata = json!({"uid": node.meta.uid.to_string(), "resourceVersion": version.to_string()});

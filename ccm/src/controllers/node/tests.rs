@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kinds::meta::Time;
 use kinds::node_cloud::{NodeAddress, NodeCloud};
+use kinds::taint::Taint;
 use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Node, Sections, Str};
 use proptest::prelude::*;
 use providers::{Address, AddressKind, Instance};
 
 use super::decide::*;
+use super::keys::INITIALIZED;
 
 /// Returns a node named `a` with only the fields that clouds use.
 pub(crate) fn node(kubelet: &[(&str, &str)], provided: Option<&str>) -> Node {
@@ -220,4 +223,40 @@ fn missing_instance_is_reported_once_it_should_be_listed() {
     node.cloud.as_mut().expect("cloud").provider_id = "aws:///z/i-1".into();
     let by_id = missing_instance(&node, LISTED_AFTER_SECONDS).expect("a message");
     assert!(by_id.contains("aws:///z/i-1"), "{by_id}");
+}
+
+#[test]
+fn uninitialized_node_is_left_out_of_updates_whatever_its_taint_has() {
+    let count = |taints: &[(&str, &str)]| {
+        let mut node = node(&[], None);
+        let taint = |(key, effect): &(&str, &str)| Taint {
+            key: (*key).into(),
+            value: "any".into(),
+            effect: (*effect).into(),
+            added: Time::default(),
+        };
+        node.taints = taints.iter().map(taint).collect();
+        let mut found = 0;
+        (INITIALIZED.keys)(&node, &mut |_| found += 1);
+        found
+    };
+    let key = "node.cloudprovider.kubernetes.io/uninitialized";
+    for (taints, expected) in [
+        (&[][..], 1),
+        (&[("example.com/other", "NoSchedule")], 1),
+        (&[(key, "NoSchedule")], 0),
+        (&[(key, "NoExecute"), ("example.com/other", "NoSchedule")], 0),
+    ] {
+        assert_eq!(count(taints), expected, "{taints:?}");
+    }
+}
+
+#[test]
+fn node_needs_a_provider_id_of_its_own_or_of_its_instance() {
+    for (own, cloud, lacks) in [("", "", true), ("", "x://1", false), ("x://1", "", false), ("x://1", "x://2", false)] {
+        let mut node = node(&[], None);
+        node.cloud.as_mut().expect("cloud").provider_id = own.into();
+        let instance = Instance { provider_id: cloud.into(), ..Instance::default() };
+        assert_eq!(lacks_provider_id(&node, &instance), lacks, "{own:?} {cloud:?}");
+    }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use kinds::Uid;
 use proptest::prelude::*;
 use providers::{CloudError, ErrorKind, Instance, InstanceState};
+use runtime::metrics::Metrics;
 use tokio::time::Instant;
 
 use super::decide::*;
+use super::metrics::Rounds;
 use super::missing_instances::MissingInstances;
 
 fn running() -> InstanceState {
@@ -45,6 +47,26 @@ fn decisions_follow_the_instance_state() {
     ] {
         let facts = Facts { ready, shut_down, age: Duration::from_secs(age), missing };
         assert_eq!(verdict(&facts, state.as_ref()), want, "{facts:?} {state:?}");
+    }
+}
+
+#[test]
+fn results_count_as_the_calls_that_upstream_makes() {
+    let metrics = Metrics::default();
+    let rounds = Rounds::register(&metrics);
+    for state in [running(), InstanceState::Stopped, InstanceState::Gone, unknown(ErrorKind::Transient)] {
+        rounds.count_calls(&state);
+    }
+    let text = metrics.text();
+    for (operation, result, count) in [
+        ("instance_exists", "success", 2),
+        ("instance_shutdown", "success", 2),
+        ("instance_exists", "instance_not_found", 1),
+        ("instance_exists", "error", 1),
+    ] {
+        let name = "cloud_node_lifecycle_controller_cloud_provider_calls_total";
+        let line = format!("{name}{{operation=\"{operation}\",result=\"{result}\"}} {count}");
+        assert!(text.lines().any(|one| one == line), "{line} is not in {text}");
     }
 }
 

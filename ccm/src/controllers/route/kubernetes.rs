@@ -30,7 +30,7 @@ pub struct Kubernetes {
 }
 
 /// Returns the fields of a node that its routes need.
-fn route_node(node: &Node, annotations: &[String]) -> RouteNode {
+pub(super) fn route_node(node: &Node, annotations: &[String]) -> RouteNode {
     let cloud = node.cloud.as_deref();
     let status = node.condition(NETWORK_UNAVAILABLE).map(|condition| &*condition.status);
     RouteNode {

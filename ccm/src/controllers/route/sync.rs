@@ -76,7 +76,7 @@ impl<S: ClusterAccess> RouteTable<S> {
     }
 
     /// Returns the next step, and the result of this pass in upstream's terms.
-    async fn run(&self) -> (Outcome, &'static str) {
+    pub(super) async fn run(&self) -> (Outcome, &'static str) {
         let routes = match self.cloud.list().await {
             Ok(routes) => routes,
             Err(error) => {
@@ -97,13 +97,11 @@ impl<S: ClusterAccess> RouteTable<S> {
             })
             .filter(|(node, created)| node.reported != Some(*created))
             .collect();
-        let mut failed = results.iter().any(Result::is_err);
         for chunk in changed_conditions.chunks(CONCURRENT_WRITES) {
             let writes: Vec<_> =
                 chunk.iter().map(|(node, created)| self.kubernetes.set_network_condition(node, *created)).collect();
             for ((node, _), result) in chunk.iter().zip(join_all(writes).await) {
                 if let Err(error) = result {
-                    failed = true;
                     warn!(node = node.instance.node, error, "failed to set NetworkUnavailable on node");
                 }
             }
@@ -111,13 +109,8 @@ impl<S: ClusterAccess> RouteTable<S> {
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
         let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
-        let result = if failed {
-            "error"
-        } else if plan.changes.is_empty() {
-            "noop"
-        } else {
-            "changed"
-        };
+        // Upstream: route controller, recordRouteSync: a failed change is no failed pass.
+        let result = if results.iter().any(Result::is_ok) { "changed" } else { "noop" };
         (Outcome::RequeueAfter(next), result)
     }
 

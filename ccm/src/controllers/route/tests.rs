@@ -4,14 +4,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use kinds::Node;
+use kinds::meta::Time;
+use kinds::node::NodeCondition;
+use kinds::node_cloud::{NETWORK_UNAVAILABLE, NodeAddress};
 use provider_mock::{Effect, Fault, InstanceConfig, MockCloud, MockConfig, Operation, Pattern, Quotas};
 use providers::{Address, AddressKind, InstanceRef, Route, RouteChange, RouteTarget, async_trait};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use runtime::store::Change;
 use runtime::worker::Outcome;
 
 use super::decide::{RouteNode, cluster_networks, plan};
+use super::kubernetes::{route_node, routes_differ};
 use super::sync::{ClusterAccess, RouteTable};
 
 const CLUSTER: &str = "10.244.0.0/16,fd00:10:244::/56";
@@ -203,6 +209,67 @@ fn cluster_networks_are_validated() {
     }
 }
 
+/// Returns the record of a node in the cache.
+fn cached_node() -> Node {
+    crate::controllers::node::tests::node(&[("InternalIP", "10.0.0.1")], None)
+}
+
+#[test]
+fn only_the_condition_of_this_controller_reports_routes() {
+    for (status, reason, expected) in [
+        ("", "", None),
+        ("False", "RouteCreated", Some(true)),
+        ("False", "CalicoIsUp", None),
+        ("True", "NoRouteCreated", Some(false)),
+        ("True", "RouteCreated", None),
+        ("False", "NoRouteCreated", None),
+    ] {
+        let mut node = cached_node();
+        if !status.is_empty() {
+            let (kind, status) = (NETWORK_UNAVAILABLE.into(), status.into());
+            let condition = NodeCondition { kind, status, heartbeat: Time::default(), transition: Time::default() };
+            node.conditions = [condition].into();
+        }
+        node.cloud.as_mut().expect("a cloud").network_reason = reason.into();
+        assert_eq!(route_node(&node, &[]).reported, expected, "{status} {reason}");
+    }
+}
+
+#[test]
+fn change_of_a_node_causes_a_pass_if_routes_depend_on_it() {
+    let cloud = |node: &mut Node, change: fn(&mut kinds::node_cloud::NodeCloud)| {
+        change(node.cloud.as_mut().expect("a cloud"));
+    };
+    type Edit<'a> = &'a dyn Fn(&mut Node);
+    let edits: [(&str, Edit<'_>, bool); 7] = [
+        ("nothing", &|_| {}, false),
+        ("labels", &|node| node.meta.labels = [("a".into(), "b".into())].into(), false),
+        ("cordoned", &|node| node.unschedulable = true, false),
+        ("pod networks", &|node| node.pod_cidrs = ["10.244.0.0/24".into()].into(), true),
+        (
+            "addresses",
+            &|node| {
+                cloud(node, |cloud| {
+                    cloud.addresses = [NodeAddress { kind: "InternalIP".into(), address: "10.0.0.2".into() }].into();
+                });
+            },
+            true,
+        ),
+        ("provider ID", &|node| cloud(node, |cloud| cloud.provider_id = "mock://mock-1/a".into()), true),
+        ("condition of another client", &|node| cloud(node, |cloud| cloud.network_reason = "CalicoIsUp".into()), true),
+    ];
+    for (name, edit, expected) in edits {
+        let mut new = cached_node();
+        edit(&mut new);
+        let (old, new) = (Arc::new(cached_node()), Arc::new(new));
+        assert_eq!(routes_differ(&Change { old: Some(&old), new: Some(&new) }), expected, "{name}");
+        assert!(
+            routes_differ(&Change { old: None, new: Some(&new) })
+                && routes_differ(&Change { old: Some(&old), new: None })
+        );
+    }
+}
+
 /// Nodes in memory.
 #[derive(Default)]
 struct FakeCluster {
@@ -304,6 +371,19 @@ async fn failed_list_changes_nothing() {
     assert_eq!((cloud.changing_calls(), conditions(&fake)), (0, vec![None]));
     table.pass().await;
     assert_eq!(conditions(&fake), [Some(true)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn outcome_of_a_pass_is_upstreams() {
+    let (_, cloud, table) = fake(&["a", "b"]);
+    cloud.add_fault(Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied)).expect("a fault");
+    assert_eq!(table.run().await.1, "noop", "no route was created");
+    cloud.clear_faults();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(table.run().await.1, "changed");
+    assert_eq!(table.run().await.1, "noop");
+    cloud.add_fault(Fault::at(Pattern::One(Operation::ListRoutes), 1, Effect::Transient)).expect("a fault");
+    assert_eq!(table.run().await.1, "error");
 }
 
 async fn history(seed: u64) {

@@ -40,6 +40,11 @@ pub fn has_finalizer(meta: &Meta) -> bool {
     meta.finalizers.iter().any(|finalizer| &**finalizer == FINALIZER)
 }
 
+/// Returns true if the Service exists after this controller has removed its finalizer.
+pub fn outlives_release(meta: &Meta) -> bool {
+    !meta.is_deleting() || meta.finalizers.iter().any(|finalizer| &**finalizer != FINALIZER)
+}
+
 /// Returns true if a Service may have or request a load balancer. Changes of other Services are ignored.
 pub fn concerns(service: &Service) -> bool {
     service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)

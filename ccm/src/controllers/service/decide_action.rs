@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
-use kinds::service::Ingress;
+use kinds::service::{Ingress, ServiceType};
 use providers::{CloudError, LoadBalancerId, LoadBalancerSpec, Targeting, Targets};
 use tokio::time::Instant;
 
@@ -21,9 +21,10 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled
-    /// (`last`), if this process has worked on one: its targets are updated, and a change in progress is completed.
-    Invalid { error: CloudError, last: Option<Wanted> },
+    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
+    /// this process has worked on one: its targets are updated, and a change in progress is completed. Otherwise only the
+    /// targets of one that was published are updated, if they do not depend on the mistake: `rest` is the request without it.
+    Invalid { error: CloudError, last: Option<Wanted>, rest: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
 }
@@ -50,7 +51,7 @@ impl Request {
     pub fn wanted(&self) -> Option<&Wanted> {
         match self {
             Self::Wanted(wanted) => Some(wanted),
-            Self::Invalid { last, .. } => last.as_ref(),
+            Self::Invalid { last, rest, .. } => last.as_ref().or(rest.as_ref()),
             _ => None,
         }
     }
@@ -93,17 +94,39 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
     match request {
         Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
+        // A Service of another class: its controller may have written the status already.
+        Request::Removal if service.kind == ServiceType::LoadBalancer && !service.meta.is_deleting() => {
+            Action::CleanUp { clear_status: has_own_status(service, state) }
+        }
         Request::Removal => Action::CleanUp { clear_status: true },
         Request::Elsewhere if has_finalizer || state.load_balancer.is_some() => {
-            // The other controller may have written the status already.
-            Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
+            Action::CleanUp { clear_status: has_own_status(service, state) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success no client uses the load balancer, and the user may no longer want it as it was
-        // requested.
-        Request::Invalid { last: Some(last), .. } if state.ingress.is_some() => balance(service, last, state, now),
+        // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
+        Request::Invalid { last: Some(last), .. } if state.ingress.is_some() || was_published(service) => {
+            balance(service, last, state, now)
+        }
+        Request::Invalid { rest: Some(rest), .. } if was_published(service) => follow(rest, state),
         Request::Invalid { .. } => Action::Wait(None),
         Request::Wanted(wanted) => balance(service, wanted, state, now),
+    }
+}
+
+/// Returns true if a load balancer of this controller serves clients, possibly one that an earlier process has ensured.
+fn was_published(service: &Service) -> bool {
+    decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
+}
+
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of them
+/// once.
+fn follow<'a>(rest: &'a Wanted, state: &LoadBalancerState) -> Action<'a> {
+    let differ = |targets: &&Targets| {
+        state.last_targets.as_ref().is_none_or(|last| !same_targets(rest.targeting, last, targets))
+    };
+    match rest.targets.as_ref().filter(differ) {
+        Some(targets) => Action::UpdateWhileWaiting { wanted: rest, targets, wait: None },
+        None => Action::Wait(None),
     }
 }
 
@@ -149,6 +172,11 @@ fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drif
         && !decide::published(service).is_empty();
     let announced = matches!(&state.announced, Some(Announced::Ensuring(spec)) if *spec == wanted.spec);
     !served_before && !drift && !announced
+}
+
+/// Returns true if the status has the addresses of this controller's load balancer.
+fn has_own_status(service: &Service, state: &LoadBalancerState) -> bool {
+    state.ingress.as_deref() == Some(decide::published(service))
 }
 
 /// Returns the addresses to write into the status, if they differ from those published.

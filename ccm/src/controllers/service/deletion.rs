@@ -34,7 +34,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         if let Some(outcome) = self.release_pods(id, state).await {
             return Ok(outcome);
         }
-        let clear_status = clear_status && !service.meta.is_deleting() && !decide::published(service).is_empty();
+        let clear_status =
+            clear_status && decide::outlives_release(&service.meta) && !decide::published(service).is_empty();
         let none = BTreeMap::new();
         let edits = annotations::edits(service, &none, self.cloud.features().written_annotations);
         match self.kubernetes.release(service, clear_status, &edits).await {

@@ -150,28 +150,51 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             DesiredState::Cleanup => return Request::Removal,
             DesiredState::LoadBalancer => {}
         }
-        let read = decide::spec(service, &self.cluster, &self.cloud.features().annotations);
-        let read = read.and_then(|mut spec| {
-            let written = self.cloud.features().written_annotations;
-            spec.annotations.retain(|name, _| !annotations::is_written(name, written));
-            self.find_others(subject.key, &mut spec, state);
-            Ok((self.cloud.targeting(&spec)?, Arc::new(spec)))
+        let mut spec = match decide::spec(service, &self.cluster, &self.cloud.features().annotations) {
+            Ok(spec) => spec,
+            Err(error) => return self.invalid(subject, error, None, state),
+        };
+        let written = self.cloud.features().written_annotations;
+        spec.annotations.retain(|name, _| !annotations::is_written(name, written));
+        self.find_others(subject.key, &mut spec, state);
+        match self.cloud.targeting(&spec) {
+            Err(error) => self.invalid(subject, error, Some(&spec), state),
+            Ok(Targeting::Elsewhere) => Request::Elsewhere,
+            Ok(targeting) => {
+                self.set_targeting(subject.key, targeting, state);
+                Request::Wanted(self.wanted(subject, Arc::new(spec), targeting))
+            }
+        }
+    }
+
+    /// Returns an invalid request with what is known of a valid one.
+    fn invalid(
+        &self,
+        subject: &Subject<'_>,
+        error: CloudError,
+        spec: Option<&LoadBalancerSpec>,
+        state: &mut LoadBalancerState,
+    ) -> Request {
+        let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
+        let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.targeting);
+        if let Some((last, targeting)) = last {
+            return Request::Invalid { error, last: Some(self.wanted(subject, last, targeting)), rest: None };
+        }
+        let rest = spec.and_then(|spec| self.cloud.without_mistakes(spec));
+        let rest = rest.and_then(|rest| Some((self.cloud.targeting(&rest).ok()?, rest)));
+        let rest = rest.filter(|(targeting, _)| *targeting != Targeting::Elsewhere).map(|(targeting, rest)| {
+            self.set_targeting(subject.key, targeting, state);
+            self.wanted(subject, Arc::new(rest), targeting)
         });
-        match read {
-            Err(error) => {
-                let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
-                let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.targeting);
-                Request::Invalid { error, last: last.map(|(spec, targeting)| self.wanted(subject, spec, targeting)) }
-            }
-            Ok((Targeting::Elsewhere, _)) => Request::Elsewhere,
-            Ok((targeting, spec)) => {
-                // Changes of targets may already matter while a call is held back; they only requeue the Service.
-                if state.targeting != Some(targeting) {
-                    state.targeting = Some(targeting);
-                    self.states.put(subject.key, state.clone());
-                }
-                Request::Wanted(self.wanted(subject, spec, targeting))
-            }
+        Request::Invalid { error, last: None, rest }
+    }
+
+    /// Remembers the kind of targets. Their changes may already matter while a call is held back; they only requeue the
+    /// Service.
+    fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
+        if state.targeting != Some(targeting) {
+            state.targeting = Some(targeting);
+            self.states.put(key, state.clone());
         }
     }
 
@@ -245,6 +268,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         wait: Option<Duration>,
         state: &mut LoadBalancerState,
     ) -> Option<Duration> {
+        // After a restart, a load balancer that was published exists.
+        state.load_balancer = Some(wanted.spec.id.clone());
         state.last_targets = Some(targets.clone());
         let error = match self.set_targets(wanted, targets).await {
             Err(error) if !error.is_not_found() => error,
@@ -429,7 +454,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Writes the status and the provider's annotations if they differ.
-    async fn publish(&self, subject: &Subject<'_>, state: &LoadBalancerState) -> Result<(), ReconcileError> {
+    async fn publish(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Result<(), ReconcileError> {
         let service = subject.service;
         let ingress = decide_action::unpublished(service, state);
         let wanted = state.annotations.as_ref();
@@ -445,7 +470,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Ok(())
             }
             Err(Refusal::Deleted) => Ok(()),
-            Err(error) => Err(ReconcileError::new(format!("failed to update load balancer status: {error}"))),
+            Err(error) => Err(self.record_failed_write(subject, state, "update load balancer status", &error)),
         }
     }
 

@@ -137,7 +137,7 @@ pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> ObservedBal
         capacity: None,
         tags: tags(pairs),
         listeners: Vec::new(),
-        given: false,
+        shared: false,
         leads: false,
         taken: Default::default(),
     }

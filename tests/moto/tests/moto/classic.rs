@@ -3,10 +3,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Instance, Moto, Service};
+use moto::{Effect, Fault, Instance, Moto, Service};
 use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
 
-use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
@@ -122,6 +122,32 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
+}
+
+/// Nodes change while the retry of a failed call waits, and while each call fails for another reason.
+pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    let one = untyped(1, &[]);
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
+    moto.proxy.arm(Fault::always("RegisterInstancesWithLoadBalancer", Effect::Outage));
+    ensure!(balancers.ensure(&one, &targets(&instances[..2])).await.is_err(), "the registration did not fail");
+    moto.proxy.disarm();
+    balancers.set_targets(&one, &targets(&instances[1..])).await?;
+    let registered = registered_instances(&moto, &one.id).await?;
+    ensure!(registered == ids(&instances[1..]), "it did not follow while a retry waits: {registered:?}");
+
+    // The target group of the user for another port does not exist.
+    let missing = "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/missing/0123456789abcdef";
+    let annotations = untyped(1, &[("target-group-arn.443", missing)]).annotations;
+    let two = LoadBalancerSpec { ports: vec![port(80), port(443)], annotations, ..one.clone() };
+    for some in [&instances[..2], &instances[..1]] {
+        ensure!(balancers.ensure(&two, &targets(some)).await.is_err(), "the target group was found");
+        let registered = registered_instances(&moto, &one.id).await?;
+        ensure!(registered == ids(some), "it did not follow in a failed call: {registered:?}");
+    }
+    ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    delete(&*balancers, &one.id).await
 }
 
 /// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no other
@@ -257,6 +283,21 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     let named = |id: &LoadBalancerId| groups.contains(&format!("k8s-elb-{}", id.default_name()));
     ensure!(!named(&leaked) && named(&kept) && named(&foreign), "{groups:?}");
     ensure!(balancers.list_owned().await?.len() == 1 && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
+    Ok(())
+}
+
+/// One load balancer is deleted between the call that lists them and the call that reads the tags of all of them: the others
+/// are found.
+pub async fn classic_load_balancers_are_listed_while_another_is_deleted(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    for number in 1..=3 {
+        create_classic(&moto, &untyped(number, &[]).id, CLUSTER, &instances[0]).await?;
+    }
+    let gone = Effect::refused("LoadBalancerNotFound", "There is no ACTIVE Load Balancer named 'gone'");
+    // The call for all of them, and then the one for the deleted load balancer alone.
+    moto.proxy.arm(Fault { times: Some(2), ..Fault::first("DescribeTags", gone) });
+    let owned = new_process(&moto).await?.list_owned().await?;
+    ensure!(owned.len() == 2, "{owned:?}");
     Ok(())
 }
 

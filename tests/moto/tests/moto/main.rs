@@ -19,7 +19,6 @@ mod eks;
 mod endpoint_services;
 mod forwards;
 mod gates;
-mod given;
 mod groups;
 mod histories;
 mod leaks;
@@ -34,6 +33,7 @@ mod sharing;
 mod tagging;
 mod time;
 mod upstream;
+mod user_balancers;
 mod user_groups;
 
 use std::sync::Arc;
@@ -55,6 +55,8 @@ fn main() -> std::process::ExitCode {
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
+            classic_load_balancer_follows_nodes_while_its_service_fails,
+            classic_load_balancers_are_listed_while_another_is_deleted,
             classic_load_balancer_is_kept_when_it_is_visible_late,
             classic_load_balancer_is_deleted_when_it_is_visible_late,
             classic_load_balancer_of_another_cluster_is_left_alone,
@@ -69,10 +71,6 @@ fn main() -> std::process::ExitCode {
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
-        },
-        given::{
-            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
-            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         groups::{
             services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted,
@@ -90,6 +88,7 @@ fn main() -> std::process::ExitCode {
             stack_of_the_controller_survives_the_cleanup_of_its_service,
             rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
+            targets_follow_while_the_request_is_invalid,
             untagged_group_of_nodes_is_only_a_warning,
         },
         creations::{creations_share_their_reads, change_during_a_creation_is_reverted_by_the_next_check},
@@ -134,6 +133,10 @@ fn main() -> std::process::ExitCode {
             failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
             quota_is_reported_and_affects_nothing_else, full_target_group_follows_its_pods,
             every_page_is_read,
+        },
+        user_balancers::{
+            services_share_a_load_balancer_of_a_user, load_balancer_of_a_user_needs_the_clusters_tag,
+            service_moves_to_a_load_balancer_of_a_user_and_back,
         },
         user_groups::{
             targets_follow_in_a_target_group_of_a_user, deletion_waits_for_the_records_of_target_groups_of_users,

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 36] = [
+const LISTS: [(&str, &str); 37] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("bootstrap_tokens", include_str!("bootstrap_tokens.txt")),
     ("certificates", include_str!("certificates.txt")),
     ("clusterrole_aggregation", include_str!("clusterrole_aggregation.txt")),
+    ("cloud", include_str!("cloud.txt")),
     ("controller_revisions", include_str!("controller_revisions.txt")),
     ("cronjob", include_str!("cronjob.txt")),
     ("daemonset", include_str!("daemonset.txt")),
@@ -136,7 +137,11 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         }
         let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        let all = packages.iter().flat_map(|package| upstream_tests(&Path::new(&source).join(package)));
+        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same repository.
+        let present = packages.iter().map(|package| Path::new(&source).join(package));
+        let present =
+            present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));
+        let all = present.flat_map(|package| upstream_tests(&package));
         let missing = all.filter(|test| !listed.contains(test.as_str()));
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
     }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::Service;
+use kinds::meta::Time;
+use kinds::service::{Ingress, ServiceType};
 use providers::{CloudError, ErrorKind, Targeting, Targets};
 use tokio::time::Instant;
 
@@ -24,6 +26,11 @@ fn service_with_finalizer() -> Service {
     let mut service = service("web");
     service.meta.finalizers = Arc::new([FINALIZER.into()]);
     service
+}
+
+/// An address in a status.
+fn ingress() -> Ingress {
+    Ingress { ip: "192.0.2.1".into(), hostname: "".into(), ip_mode: "VIP".into(), ports: Vec::new() }
 }
 
 fn targets(nodes: &[&str]) -> Targets {
@@ -69,15 +76,19 @@ fn pause(situation: &mut Situation, seconds: Option<u64>, throttled: bool) {
 }
 
 fn more_nodes(situation: &mut Situation) {
-    if let Request::Wanted(wanted) | Request::Invalid { last: Some(wanted), .. } = &mut situation.request {
+    if let Request::Wanted(wanted)
+    | Request::Invalid { last: Some(wanted), .. }
+    | Request::Invalid { rest: Some(wanted), .. } = &mut situation.request
+    {
         wanted.targets = Some(targets(&["node-0", "node-1"]));
     }
 }
 
 fn invalid(situation: &mut Situation) {
     let request = std::mem::replace(&mut situation.request, Request::Nothing);
-    let Request::Wanted(last) = request else { return };
-    situation.request = Request::Invalid { error: error(), last: situation.state.last_spec.is_some().then_some(last) };
+    let Request::Wanted(wanted) = request else { return };
+    let (last, rest) = if situation.state.last_spec.is_some() { (Some(wanted), None) } else { (None, Some(wanted)) };
+    situation.request = Request::Invalid { error: error(), last, rest };
 }
 
 /// The name of an action, with the parts that are decided.
@@ -102,7 +113,36 @@ fn next_action_follows_from_request_and_state() {
     let rows: &[Row<'_>] = &[
         ("nothing wanted and no load balancer", after_restart, |s| s.request = Request::Nothing, "forget"),
         ("finalizer removed by another client", ensured, |s| s.request = Request::Nothing, "delete without finalizer"),
-        ("deleted Service", ensured, |s| s.request = Request::Removal, "clean up, clear: true"),
+        ("another class, own status", ensured, |s| s.request = Request::Removal, "clean up, clear: true"),
+        (
+            "another class, status of its controller",
+            ensured,
+            |s| {
+                s.request = Request::Removal;
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: false",
+        ),
+        (
+            "deleted Service",
+            ensured,
+            |s| {
+                s.request = Request::Removal;
+                s.service.meta.deletion = Time(1);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: true",
+        ),
+        (
+            "another type after a restart",
+            after_restart,
+            |s| {
+                s.request = Request::Removal;
+                s.service.kind = ServiceType::ClusterIp;
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "clean up, clear: true",
+        ),
         (
             "another controller's, without finalizer",
             after_restart,
@@ -128,6 +168,35 @@ fn next_action_follows_from_request_and_state() {
             "clean up, clear: true",
         ),
         ("invalid from the start", after_restart, invalid, "wait None"),
+        (
+            "invalid after a restart, status published",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "update, wait None",
+        ),
+        (
+            "invalid after a restart, the same nodes",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+                s.state.last_targets = Some(targets(&["node-0"]));
+            },
+            "wait None",
+        ),
+        (
+            "invalid after a restart, status of another controller",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.meta.finalizers = Arc::new([]);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+            },
+            "wait None",
+        ),
         ("invalid later", ensured, invalid, "publish"),
         (
             "invalid later, other nodes",
@@ -190,13 +259,7 @@ fn next_action_follows_from_request_and_state() {
             "after a restart, status published",
             after_restart,
             |s| {
-                let published = kinds::service::Ingress {
-                    ip: "192.0.2.1".into(),
-                    hostname: "".into(),
-                    ip_mode: "VIP".into(),
-                    ports: Vec::new(),
-                };
-                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![published];
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
             },
             "ensure, announce: false, drift: false",
         ),

@@ -28,6 +28,9 @@ impl LoadBalancers for CrashingCloud {
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         self.cloud.others(spec)
     }
+    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+        self.cloud.without_mistakes(spec)
+    }
     fn starts_empty(&self, id: &LoadBalancerId) {
         lock(&self.sim.started_empty).push(id.name.clone());
     }

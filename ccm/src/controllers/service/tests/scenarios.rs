@@ -90,6 +90,19 @@ async fn deleted_service_keeps_its_finalizer_until_its_load_balancer_is_deleted(
 }
 
 #[tokio::test(start_paused = true)]
+async fn deleted_service_that_another_finalizer_keeps_loses_its_status() {
+    let (sim, process) = with_load_balancer().await;
+    change(&process, "web", |service| {
+        service.meta.finalizers = [FINALIZER.into(), "example.com/backup".into()].into();
+        service.meta.deletion = kinds::meta::Time(1);
+    });
+    pass(1.0).await;
+    let web = sim.get(&key("web")).expect("the other finalizer keeps it");
+    assert!(!has_finalizer(&web.meta) && web.balancing.expect("status").ingress.is_empty());
+    assert!(sim.cloud.snapshot().balancers.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn type_change_removes_load_balancer_status_and_finalizer() {
     let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.kind = ServiceType::ClusterIp);
@@ -159,6 +172,19 @@ async fn status_that_a_user_changed_is_restored() {
     let (sim, process) = with_load_balancer().await;
     change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
     pass(1.0).await;
+    assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_status_write_is_reported_and_retried() {
+    let (sim, process) = with_load_balancer().await;
+    sim.add_fault(WriteFault::Refused);
+    change(&process, "web", |service| service.balancing.as_mut().expect("status").ingress.clear());
+    pass(1.0).await;
+    let expected = "Warning SyncLoadBalancerFailed web: Error syncing load balancer: failed to update load balancer \
+                    status: as scripted: refused";
+    assert_eq!(sim.take_events(), [expected]);
+    pass(10.0).await;
     assert_eq!(sim.get(&key("web")).and_then(|web| Some(web.balancing?.ingress.len())), Some(1));
 }
 
@@ -435,6 +461,29 @@ async fn targets_follow_the_nodes_while_a_failed_service_waits_for_its_retry() {
         pass(0.1).await;
         assert_eq!(targets(&sim), count, "targets follow the nodes");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn targets_follow_the_nodes_when_the_request_is_invalid_after_a_restart() {
+    let (sim, process) = with_load_balancer().await;
+    process.crash().await;
+    sim.change(&key("web"), |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    assert!(sim.take_events()[0].contains("mock.cloud/scheme is \"inside\""));
+    for count in [3, 1] {
+        sim.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
+        process.nodes_changed();
+        pass(1.0).await;
+        assert_eq!(targets(&sim), count, "targets follow the nodes");
+    }
+    let calls = sim.acts();
+    process.deliver(&key("web"));
+    pass(600.0).await;
+    assert_eq!(sim.acts(), calls, "each set of targets is sent once");
+    change(&process, "web", |service| annotated(service, &[("mock.cloud/scheme", "internal")]));
+    pass(1.0).await;
+    assert!(sim.cloud.snapshot().balancers[0].internal, "the fix is applied immediately");
 }
 
 #[tokio::test(start_paused = true)]

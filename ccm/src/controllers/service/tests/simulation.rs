@@ -415,7 +415,10 @@ impl Cluster for ProcessCache {
             return Err(Refusal::Failed("no finalizer can be added to an object that is being deleted".into()));
         }
         lock(&self.written).insert(service.meta.key());
-        let add = |service: &mut Service| service.meta.finalizers = Arc::new([FINALIZER.into()]);
+        let add = |service: &mut Service| {
+            let others = service.meta.finalizers.iter().cloned();
+            service.meta.finalizers = others.chain([FINALIZER.into()]).collect();
+        };
         self.sim.write(service, add).await
     }
 
@@ -444,7 +447,8 @@ impl Cluster for ProcessCache {
         lock(&self.written).insert(service.meta.key());
         let free = |service: &mut Service| {
             edit_annotations(service, annotations);
-            service.meta.finalizers = Arc::new([]);
+            let others = service.meta.finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER);
+            service.meta.finalizers = others.cloned().collect();
             if let Some(settings) = service.balancing.as_mut().filter(|_| clear_status) {
                 settings.ingress.clear();
             }

@@ -51,7 +51,7 @@ impl Balancers {
                 let fix = format!("use a port of the Application Load Balancer {}: {}", alb.name, ports.join(", "));
                 return Err(CloudError::invalid_field("spec.ports[].port", listener.port, &fix));
             };
-            if !alb.probe_is_given {
+            if !alb.probe_is_set {
                 listener.group.health.protocol = *probe;
             }
         }

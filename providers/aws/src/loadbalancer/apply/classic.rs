@@ -123,6 +123,10 @@ impl Balancers {
             classic => classic?,
         };
         let mut forecast = model::forecast(work.settings, network, classic.as_ref(), now());
+        let is_kept = forecast.change == PlannedChange::Kept && classic.is_none() && work.settings.existing.is_none();
+        if let Some(reason) = model::scheme_change(work.settings, &observed.balancers).filter(|_| is_kept) {
+            forecast = Forecast { change: PlannedChange::Replaced, reasons: vec![reason] };
+        }
         forecast.reasons.extend(words);
         Ok(forecast)
     }
@@ -214,7 +218,9 @@ impl Balancers {
         classic: &mut Classic,
         listing: &Listing,
     ) -> Result<Vec<String>, CloudError> {
-        let mut warnings = self.open_to_classic(work, classic, listing).await?;
+        // A failure must not keep new instances from being registered: other rules may open their groups already.
+        let opened = self.open_to_classic(work, classic, listing).await;
+        let mut warnings = Vec::new();
         let wanted = model::instances(work.settings, work.targets);
         let change = model::registration(&classic.instances, &wanted, work.targets.incomplete);
         for add in [true, false] {
@@ -244,6 +250,7 @@ impl Balancers {
                 }
             }
         }
+        warnings.extend(opened?);
         Ok(warnings)
     }
 
@@ -262,6 +269,25 @@ impl Balancers {
         groups.remove(source);
         let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await?;
         Ok(opened.refused)
+    }
+
+    /// Finds the Classic Load Balancer of a Service after a failed call: its instances follow nodes nevertheless.
+    pub(super) async fn find_existing_classic(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        if state.known.is_some() || state.classic.is_some() || state.no_classic {
+            return Ok(());
+        }
+        let listing = self.recent_listing(work.session, state).await?;
+        let observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        let network = !observed.balancers.is_empty();
+        if let Some(classic) = self.find_classic(work, state, &listing, network).await? {
+            let stage = model::stage(work.settings.replace_classic, network, classic.replaced(), now());
+            state.classic = (stage != Stage::Delete).then_some((classic, stage == Stage::Keep));
+        }
+        Ok(())
     }
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.

@@ -41,6 +41,10 @@ impl LoadBalancers for Balancers {
         annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
     }
 
+    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+        annotations::without_mistakes(spec, &self.policy)
+    }
+
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         forwarded_services(spec)
     }
@@ -178,9 +182,25 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         // The target of an Application Load Balancer does not depend on nodes.
-        if work.settings.alb.is_some() || self.update_kept_classic(work, state).await? {
+        if work.settings.alb.is_some() {
             return Ok(());
         }
+        let searched = self.find_existing_classic(work, state).await;
+        let classic = self.update_kept_classic(work, state).await;
+        if classic == Ok(true) && work.settings.user_groups.is_empty() {
+            return Ok(());
+        }
+        let groups = self.set_group_targets(spec, work, state).await;
+        searched.and(classic).and(groups)
+    }
+
+    /// Updates the targets of target groups.
+    async fn set_group_targets(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
         if state.known.is_none() {
             self.find_groups(work, state).await?;
         }

@@ -22,7 +22,7 @@ use crate::tags::by_key;
 
 /// Returns true if an endpoint service may use one of these load balancers.
 pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
-    balancers.iter().any(|balancer| !balancer.given && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
+    balancers.iter().any(|balancer| !balancer.shared && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
 }
 
 impl Balancers {

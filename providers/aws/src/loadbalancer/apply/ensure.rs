@@ -89,7 +89,7 @@ impl Balancers {
         let mut group = self.lock_group(work).await?;
         let Observed { listing, mut observed, being_deleted, is_own_creation } =
             self.observe_stack(spec, work, state).await?;
-        if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.given)) {
+        if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.shared)) {
             self.create_group_balancer(work, created, state).await?;
             let old = observed.balancers.first().and_then(ingress);
             let status = LoadBalancerStatus { ingress: old.into_iter().collect() };
@@ -176,15 +176,22 @@ impl Balancers {
         observed: &ObservedStack,
     ) -> Result<(Desired, Option<String>, Vec<String>), CloudError> {
         let Work { session, id, settings, targets } = *work;
-        let given = self.given_groups(session, settings).await?;
+        let named_groups = self.named_groups(session, settings).await?;
         let backend = if build::wants_backend(settings, build::existing(settings, id, observed), observed) {
             Some(self.shared.lock().await.backend(session, &self.inventory, listing, id).await?)
         } else {
             None
         };
         let cluster = &session.cluster;
-        let inputs =
-            StackInputs { id, cluster, network, observed, backend: backend.as_deref(), given: &given, targets };
+        let inputs = StackInputs {
+            id,
+            cluster,
+            network,
+            observed,
+            backend: backend.as_deref(),
+            named_groups: &named_groups,
+            targets,
+        };
         let desired = build::desired(settings, &inputs);
         if desired.is_err() {
             // The next attempt reads the network again: an operator may have corrected it.
@@ -253,9 +260,9 @@ impl Balancers {
         if being_deleted.is_empty() {
             state.deleting.clear();
         }
-        self.add_given(work, &listing, &mut observed)?;
+        self.add_user_balancer(work, &listing, &mut observed)?;
         if self.add_group(work, &listing, &mut observed) && work.settings.group.is_some() {
-            state.groups.extend(observed.balancers.iter().filter(|one| one.given).map(|one| one.name.clone()));
+            state.groups.extend(observed.balancers.iter().filter(|one| one.shared).map(|one| one.name.clone()));
         }
         if observed.is_empty() {
             // AWS returns a resource that an earlier process has created, and that is not visible yet, as created: it may
@@ -384,8 +391,8 @@ impl Balancers {
         self.separate_listeners(session, work.id, observed).await
     }
 
-    async fn given_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
-        let SecurityGroups::Given(names) = &settings.security_groups else { return Ok(Vec::new()) };
+    async fn named_groups(&self, session: &Session, settings: &Settings) -> Result<Vec<String>, CloudError> {
+        let SecurityGroups::Named(names) = &settings.security_groups else { return Ok(Vec::new()) };
         network::groups_named(session, names).await?.map_err(|missing| {
             let fix = format!("name groups of {} by id or by their tag Name: there is no {missing}", session.vpc);
             let key = format!("{PREFIX}security-groups");

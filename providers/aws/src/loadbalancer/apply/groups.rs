@@ -66,7 +66,7 @@ impl Balancers {
         let Some(found) = find(session, listing, &name).filter(|one| one.state != State::Failed) else { return false };
         observed.elsewhere.remove(&found.arn);
         let leads = found.tags.get(names::GROUP_LEAD) == Some(&work.id.uid);
-        observed.balancers.push(ObservedBalancer { given: true, leads, ..found.clone() });
+        observed.balancers.push(ObservedBalancer { shared: true, leads, ..found.clone() });
         let security = listing.security_groups.iter().filter(|one| one.name == name);
         let security = security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some());
         observed.security_groups.extend(security.map(ListedGroup::observed));
@@ -121,7 +121,7 @@ impl Balancers {
             network: &network,
             observed: &none,
             backend: backend.as_deref(),
-            given: &[],
+            named_groups: &[],
             targets: &no_targets,
         };
         let (desired, _) = build::desired(&alone, &inputs)?;
@@ -141,7 +141,7 @@ impl Balancers {
     /// Returns warnings about annotations that another Service of the group decides.
     pub(super) fn warn_of_group(&self, work: &Work<'_>, observed: &ObservedStack) -> Vec<String> {
         let Some(group) = &work.settings.group else { return Vec::new() };
-        if observed.balancers.iter().any(|one| one.given && one.leads) {
+        if observed.balancers.iter().any(|one| one.shared && one.leads) {
             return Vec::new();
         }
         let one = |suffix: &String| {

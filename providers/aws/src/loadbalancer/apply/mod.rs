@@ -10,7 +10,6 @@ mod classic_leaks;
 mod contract;
 mod endpoint_service;
 mod ensure;
-mod given;
 mod group_locks;
 mod groups;
 mod leaks;
@@ -21,6 +20,7 @@ mod removal;
 mod steps;
 mod target_records;
 mod targets;
+mod user_balancers;
 mod user_groups;
 mod visibility;
 

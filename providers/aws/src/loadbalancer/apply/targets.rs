@@ -171,7 +171,7 @@ impl Balancers {
         }
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         observed.remove_deleting(&state.deleting);
-        self.add_given(work, listing, &mut observed)?;
+        self.add_user_balancer(work, listing, &mut observed)?;
         self.add_group(work, listing, &mut observed);
         if observed.balancers.is_empty() {
             return Ok(Vec::new());
@@ -194,6 +194,17 @@ impl Balancers {
         if work.settings.alb.is_some() {
             return Ok(());
         }
+        let searched = self.find_existing_classic(work, state).await;
+        let classic = self.update_kept_classic(work, state).await;
+        let groups = if classic == Ok(true) && work.settings.user_groups.is_empty() {
+            Ok(())
+        } else {
+            self.update_existing_groups(work, state).await
+        };
+        searched.and(classic).and(groups)
+    }
+
+    async fn update_existing_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         self.find_groups(work, state).await?;
         let opened = self.open_nodes(work, state).await;
         self.update_targets(work, state).await?;

@@ -236,7 +236,7 @@ impl Balancers {
         let mut status = LoadBalancerStatus::default();
         let mut progress = state.settle(spec);
         if groups.addresses.is_empty() && !state.stack_removed {
-            status.ingress.extend(old.balancers.iter().filter(|one| !one.given).find_map(ingress));
+            status.ingress.extend(old.balancers.iter().filter(|one| !one.shared).find_map(ingress));
         }
         if !state.stack_removed && (groups.serving || !may_have_old) {
             match self.remove_stack(work.session, work.id, state).await? {

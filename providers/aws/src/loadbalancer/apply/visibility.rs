@@ -19,7 +19,7 @@ use crate::tags::ClusterTags;
 
 /// Returns the ARNs and ids of the resources that are the Service's own, not a user's or a group's.
 fn own_ids(observed: &ObservedStack, cluster: &ClusterTags) -> BTreeSet<String> {
-    let balancers = observed.balancers.iter().filter(|one| !one.given).map(|one| one.arn.clone());
+    let balancers = observed.balancers.iter().filter(|one| !one.shared).map(|one| one.arn.clone());
     let groups = observed.target_groups.iter().map(|one| one.arn.clone());
     let security = observed.security_groups.iter().filter(|one| ownership::group(&one.tags, cluster).is_none());
     balancers.chain(groups).chain(security.map(|one| one.id.clone())).collect()

@@ -28,7 +28,7 @@ pub(crate) struct StackInputs<'a> {
     /// The group that nodes' rules reference, if this load balancer should have it.
     pub backend: Option<&'a str>,
     /// The ids of the groups that annotations name.
-    pub given: &'a [String],
+    pub named_groups: &'a [String],
     pub targets: &'a Targets,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn existing<'a>(
     observed: &'a ObservedStack,
 ) -> Option<&'a ObservedBalancer> {
     if settings.existing.is_some() || settings.group.is_some() {
-        return observed.balancers.iter().find(|one| one.given);
+        return observed.balancers.iter().find(|one| one.shared);
     }
     let fits = |one: &&ObservedBalancer| {
         one.state != State::Failed && settings.scheme.is_none_or(|scheme| scheme == one.scheme)
@@ -64,7 +64,7 @@ pub(crate) fn wants_backend(
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
 /// Balancer. They are reached only while it has the group that their rules reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
-    let own = existing.filter(|one| settings.alb.is_some() && !one.given);
+    let own = existing.filter(|one| settings.alb.is_some() && !one.shared);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
     forwards.any(|(arn, _)| observed.target_group_by_arn(arn).is_some_and(|group| group.target_type != TargetType::Alb))
 }
@@ -76,13 +76,13 @@ fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, ob
 pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(Desired, Vec<String>), CloudError> {
     let mut warnings = settings.warnings.clone();
     let existing = existing(settings, inputs.id, inputs.observed);
-    let given = existing.filter(|one| one.given);
-    let requested = settings.scheme.filter(|_| given.is_none());
+    let shared = existing.filter(|one| one.shared);
+    let requested = settings.scheme.filter(|_| shared.is_none());
     let scheme = requested.or(existing.map(|one| one.scheme)).unwrap_or(Scheme::Internal);
-    let (mappings, dualstack) = match given {
-        Some(given) => {
-            check_ports(settings, given)?;
-            (given.subnets.clone(), given.address_type == AddressType::Dualstack)
+    let (mappings, dualstack) = match shared {
+        Some(shared) => {
+            check_ports(settings, shared)?;
+            (shared.subnets.clone(), shared.address_type == AddressType::Dualstack)
         }
         None => {
             check_security_groups(settings, existing, &mut warnings)?;
@@ -94,7 +94,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
     let lacks_security_groups = existing.is_some_and(|one| one.security_groups.is_empty());
     let backend = inputs.backend.filter(|_| wants_backend(settings, existing, inputs.observed)).map(str::to_owned);
-    let groups = if lacks_security_groups { &[][..] } else { inputs.given };
+    let groups = if lacks_security_groups { &[][..] } else { inputs.named_groups };
     let balancer = Balancer {
         name,
         scheme,
@@ -108,7 +108,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
         tags: balancer_tags(settings, inputs),
     };
     let own = settings.security_groups == SecurityGroups::Own && !lacks_security_groups && settings.existing.is_none();
-    let security_group = own.then(|| match (&settings.group, given) {
+    let security_group = own.then(|| match (&settings.group, shared) {
         (Some(group), Some(shared)) => group_security_group(group, settings, inputs, (&shared.name, dualstack)),
         _ => SecurityGroup {
             name: own_group_name(inputs),
@@ -159,10 +159,10 @@ fn choose_subnets(
 }
 
 /// Checks that the Service's ports are free on a load balancer that the user made.
-fn check_ports(settings: &Settings, given: &ObservedBalancer) -> Result<(), CloudError> {
-    match settings.listeners.iter().find(|listener| given.taken.contains(&listener.port)) {
+fn check_ports(settings: &Settings, shared: &ObservedBalancer) -> Result<(), CloudError> {
+    match settings.listeners.iter().find(|listener| shared.taken.contains(&listener.port)) {
         Some(listener) => {
-            let fix = format!("use another port: {} has a listener of another owner for it", given.arn);
+            let fix = format!("use another port: {} has a listener of another owner for it", shared.arn);
             Err(CloudError::invalid_field("spec.ports[].port", listener.port, &fix))
         }
         None => Ok(()),
@@ -182,7 +182,7 @@ fn check_security_groups(
                        Service and create it again";
             Err(CloudError::invalid_annotation(&format!("{PREFIX}disable-nlb-sg"), "true", fix))
         }
-        (SecurityGroups::Given(_), Some(true)) => {
+        (SecurityGroups::Named(_), Some(true)) => {
             warnings.push(format!(
                 "annotation {PREFIX}security-groups has no effect: AWS cannot add security groups to a load balancer that \
                  was created without any"

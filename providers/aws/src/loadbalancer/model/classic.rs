@@ -7,6 +7,7 @@ use providers::{Forecast, PlannedChange, Targets};
 
 use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::network::instance_id;
+use crate::loadbalancer::observed::stack::ObservedBalancer;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::Settings;
 
@@ -100,6 +101,21 @@ pub(crate) fn forecast_without_stack(network: Option<&str>, registrations: Vec<S
     Forecast { change, reasons: registrations.into_iter().chain(removed).collect() }
 }
 
+/// Returns the reason why the Network Load Balancers are replaced, if none of them has the requested scheme.
+pub(crate) fn scheme_change(settings: &Settings, balancers: &[ObservedBalancer]) -> Option<String> {
+    let requested = settings.scheme?;
+    let first = balancers.first()?;
+    let differ = balancers.iter().all(|balancer| balancer.scheme != requested);
+    differ.then(|| {
+        format!(
+            "the Network Load Balancer {} is {}, and the annotations request one that is {}: it gets another address",
+            first.name,
+            first.scheme.as_str(),
+            requested.as_str()
+        )
+    })
+}
+
 /// Returns the actions of the next `ensure` for a Service with these load balancers.
 pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
     let with = |change, reason: String| Forecast { change, reasons: vec![reason] };
@@ -178,6 +194,21 @@ mod tests {
             let forecast = forecast(&settings, network, classic, 150);
             let named = forecast.reasons.iter().any(|one| one.contains(reason));
             assert!(forecast.change == change && named, "{annotations:?} {network:?}: {forecast:?}");
+        }
+    }
+
+    #[test]
+    fn scheme_that_no_load_balancer_has_is_a_replacement() {
+        let internal = samples::listed_balancer("web", &[]);
+        for (annotations, balancers, expected) in [
+            (&[("scheme", "internet-facing")][..], vec![internal.clone()], true),
+            (&[], vec![internal.clone()], true),
+            (&[("internal", "true")], vec![internal.clone()], false),
+            (&[("scheme", "internet-facing")], Vec::new(), false),
+            (&[("group", "web"), ("scheme", "internet-facing")], Vec::new(), false),
+        ] {
+            let reason = scheme_change(&settings(annotations).expect("the annotations were refused"), &balancers);
+            assert_eq!(reason.is_some(), expected, "{annotations:?}: {reason:?}");
         }
     }
 

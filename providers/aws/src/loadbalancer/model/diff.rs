@@ -30,13 +30,13 @@ pub(crate) fn ensure(desired: &Desired, observed: &ObservedStack) -> Plan {
     let wanted = Balancer { security_groups: groups, ..desired.balancer.clone() };
     let current = observed.balancer(&wanted.name);
     // `Failed` is final in AWS. The name is free for another attempt once the load balancer is deleted.
-    if let Some(failed) = current.filter(|current| current.state == State::Failed && !current.given) {
+    if let Some(failed) = current.filter(|current| current.state == State::Failed && !current.shared) {
         plan.steps.push(Step::DeleteBalancer { arn: failed.arn.clone() });
         plan.wait(PACE);
         return plan;
     }
     match current {
-        Some(current) if current.given => {
+        Some(current) if current.shared => {
             if current.leads {
                 attributes(&wanted, current, &mut plan);
             }
@@ -376,11 +376,11 @@ fn remove(
             plan.steps.push(Step::DeleteListener { arn: listener.arn.clone() });
         }
     }
-    let others = observed.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.given);
+    let others = observed.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.shared);
     let others: Vec<&ObservedBalancer> = others.collect();
     let leaves = !others.is_empty() || !observed.abandoned_listeners.is_empty();
     // A load balancer of the user is active before the Service's targets are healthy there.
-    if leaves && current.is_some_and(|current| current.given) && !serves(desired, observed) {
+    if leaves && current.is_some_and(|current| current.shared) && !serves(desired, observed) {
         plan.wait(PACE);
     }
     // Clients that still use the old name are served until the new one works.
@@ -433,7 +433,7 @@ pub(crate) fn delete(observed: &ObservedStack, uid: &str) -> Plan {
         tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
     });
     let abandoned_listeners = observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
-    let balancers = observed.balancers.iter().filter(|one| !one.given);
+    let balancers = observed.balancers.iter().filter(|one| !one.shared);
     let balancers = abandoned_listeners.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));
     let groups = observed.target_groups.iter().map(|one| Step::DeleteTargetGroup { arn: one.arn.clone() });
     let security = observed.security_groups.iter().map(|one| Step::DeleteSecurityGroup { id: one.id.clone() });

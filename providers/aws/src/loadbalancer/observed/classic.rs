@@ -103,23 +103,34 @@ impl ClassicNames {
 /// Lists the Classic Load Balancers of the network with their tags.
 pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> {
     let mut all = without_tags(session).await?;
-    for some in all.chunks_mut(TAGGED) {
-        let names = some.iter().map(|one| one.name.clone()).collect();
-        let request = session.api.classic.describe_tags().set_load_balancer_names(Some(names));
-        match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
-            // One of them was deleted since it was listed: without tags it counts as foreign until the next list.
-            Err(error) if error.is_not_found() => {}
-            response => {
-                for described in response?.tag_descriptions() {
-                    let name = described.load_balancer_name();
-                    if let Some(one) = some.iter_mut().find(|one| Some(one.name.as_str()) == name) {
-                        one.tags = described.tags().iter().map(pair).collect();
-                    }
-                }
+    let mut waiting: Vec<&mut [Classic]> = all.chunks_mut(TAGGED).collect();
+    while let Some(batch) = waiting.pop() {
+        match read_tags(session, batch).await {
+            // One that was deleted since it was listed fails the whole call.
+            Err(error) if error.is_not_found() && batch.len() > 1 => {
+                let (first, second) = batch.split_at_mut(batch.len() / 2);
+                waiting.extend([second, first]);
             }
+            // Without tags it counts as foreign until the next list.
+            Err(error) if error.is_not_found() => {}
+            result => result?,
         }
     }
     Ok(all)
+}
+
+/// Reads the tags of some load balancers in one call.
+async fn read_tags(session: &Session, batch: &mut [Classic]) -> Result<(), CloudError> {
+    let names = batch.iter().map(|one| one.name.clone()).collect();
+    let request = session.api.classic.describe_tags().set_load_balancer_names(Some(names));
+    let response = session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await?;
+    for described in response.tag_descriptions() {
+        let name = described.load_balancer_name();
+        if let Some(one) = batch.iter_mut().find(|one| Some(one.name.as_str()) == name) {
+            one.tags = described.tags().iter().map(pair).collect();
+        }
+    }
+    Ok(())
 }
 
 async fn without_tags(session: &Session) -> Result<Vec<Classic>, CloudError> {

@@ -48,7 +48,7 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<ObservedBalancer> {
         capacity: None,
         tags: Tags::new(),
         listeners: Vec::new(),
-        given: false,
+        shared: false,
         leads: false,
         taken: Default::default(),
     })

@@ -37,10 +37,10 @@ pub(crate) struct ObservedBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
-    /// With [`ObservedBalancer::given`] only the Service's.
+    /// With [`ObservedBalancer::shared`] only the Service's.
     pub listeners: Vec<ObservedListener>,
     /// A user made it, or several Services share it: only the Service's listeners are changed.
-    pub given: bool,
+    pub shared: bool,
     /// Several Services share it, and the annotations of this one decide about its attributes.
     pub leads: bool,
     /// Ports of listeners of others on it.
@@ -502,7 +502,7 @@ fn new_balancer(balancer: &Balancer, made: &CreatedResource) -> ObservedBalancer
         capacity: None,
         tags: balancer.tags.clone(),
         listeners: Vec::new(),
-        given: false,
+        shared: false,
         leads: false,
         taken: BTreeSet::new(),
     }

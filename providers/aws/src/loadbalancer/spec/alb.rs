@@ -36,8 +36,8 @@ pub(super) fn read(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Option
         let fix = "use TCP: an Application Load Balancer has no other listeners";
         reading.refuse_field("spec.ports[].protocol", port.protocol, fix);
     }
-    let probe_is_given = reading.text("healthcheck-protocol").is_some();
-    Some(Alb { name: name.to_owned(), arn: String::new(), probe_is_given })
+    let probe_is_set = reading.text("healthcheck-protocol").is_some();
+    Some(Alb { name: name.to_owned(), arn: String::new(), probe_is_set })
 }
 
 #[cfg(test)]

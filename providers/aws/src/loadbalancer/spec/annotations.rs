@@ -26,7 +26,24 @@ const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
 pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targeting, Option<Settings>), CloudError> {
+    read_with(spec, policy, &mut Reading::new(spec))
+}
+
+/// Returns an invalid Service without the annotations that are wrong; `None` if its targets depend on a mistake.
+pub(crate) fn without_mistakes(spec: &LoadBalancerSpec, policy: &Policy) -> Option<LoadBalancerSpec> {
     let mut reading = Reading::new(spec);
+    read_with(spec, policy, &mut reading).err()?;
+    let wrong = reading.removable_mistakes()?;
+    let mut rest = spec.clone();
+    rest.annotations.retain(|key, _| !wrong.contains(key));
+    read(&rest, policy).is_ok().then_some(rest)
+}
+
+fn read_with(
+    spec: &LoadBalancerSpec,
+    policy: &Policy,
+    reading: &mut Reading<'_>,
+) -> Result<(Targeting, Option<Settings>), CloudError> {
     let kind = reading.text("type");
     let flavour = match (spec.class.as_deref(), kind) {
         (Some(_), _) => Flavour::Controller,
@@ -38,14 +55,14 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
             Flavour::CloudProvider
         }
     };
-    let asked = reading.choice("nlb-target-type", &[("instance", TargetType::Instance), ("ip", TargetType::Ip)]);
-    let alb = alb::read(spec, &mut reading);
+    let requested = target_type(reading);
+    let alb = alb::read(spec, reading);
     let target_type = match kind {
         _ if alb.is_some() => TargetType::Alb,
         Some("nlb-ip") => TargetType::Ip,
-        _ => asked.unwrap_or(TargetType::Instance),
+        _ => requested,
     };
-    let mut settings = read_settings(spec, policy, flavour, target_type, &mut reading);
+    let mut settings = read_settings(spec, policy, flavour, target_type, reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
     reading.finish()?;
@@ -63,6 +80,18 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     Ok((targeting, Some(settings)))
 }
 
+/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller, buildTargetType.
+fn target_type(reading: &mut Reading<'_>) -> TargetType {
+    match reading.text("nlb-target-type") {
+        Some("ip") => TargetType::Ip,
+        None | Some("instance") => TargetType::Instance,
+        Some(other) => {
+            reading.warn_of_value("nlb-target-type", other, "use instance or ip");
+            TargetType::Instance
+        }
+    }
+}
+
 fn read_settings(
     spec: &LoadBalancerSpec,
     policy: &Policy,
@@ -75,9 +104,9 @@ fn read_settings(
     let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
-    let given = matches!(security_groups, SecurityGroups::Given(_));
-    let node_rules = node_rules(policy, target_type, given, reading);
-    check_ranges(spec, given, families, reading);
+    let named = matches!(security_groups, SecurityGroups::Named(_));
+    let node_rules = node_rules(policy, target_type, named, reading);
+    check_ranges(spec, flavour, &security_groups, families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = source_nat(families, reading);
@@ -123,10 +152,10 @@ fn read_settings(
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `given`: the user chose its security
+/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its security
 /// groups.
-fn node_rules(policy: &Policy, target_type: TargetType, given: bool, reading: &mut Reading<'_>) -> bool {
-    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!given);
+fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
+    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
     requested && !policy.no_node_rules && target_type != TargetType::Alb
 }
 
@@ -136,8 +165,7 @@ fn path_mtu(reading: &mut Reading<'_>) -> bool {
     let suffix = "enable-icmp-for-path-mtu-discovery";
     let value = reading.text(suffix);
     if let Some(other) = value.filter(|value| !["on", "off"].contains(value)) {
-        let message = format!("annotation {PREFIX}{suffix} has no effect with the value {other:?}: use on or off");
-        reading.warnings.push(message);
+        reading.warn_of_value(suffix, other, "use on or off");
     }
     value == Some("on")
 }
@@ -195,13 +223,22 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
     Some(arn.to_owned())
 }
 
-/// Checks the address ranges of clients.
-fn check_ranges(spec: &LoadBalancerSpec, given: bool, families: Families, reading: &mut Reading<'_>) {
-    if given && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
+/// Checks the address ranges of clients. Upstream: Load Balancer Controller, buildCIDRsFromSourceRanges, only for the
+/// load balancer's own security group.
+fn check_ranges(
+    spec: &LoadBalancerSpec,
+    flavour: Flavour,
+    groups: &SecurityGroups,
+    families: Families,
+    reading: &mut Reading<'_>,
+) {
+    let named = matches!(groups, SecurityGroups::Named(_));
+    if named && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
         let message = "source ranges and prefix lists have no effect together with annotation";
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
     }
-    if families == Families::Ipv4 {
+    let becomes_rules = !named && (*groups == SecurityGroups::Own || flavour == Flavour::CloudProvider);
+    if families == Families::Ipv4 && becomes_rules {
         for range in spec.source_ranges.iter().filter(|range| range.addr().is_ipv6()) {
             let fix = "set annotation service.beta.kubernetes.io/aws-load-balancer-ip-address-type to dualstack, or \
                        use IPv4 ranges";
@@ -282,15 +319,15 @@ fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
 }
 
 fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
-    let given = reading.owned("security-groups");
-    match (reading.boolean("disable-nlb-sg").unwrap_or(false), given.is_empty()) {
+    let named = reading.owned("security-groups");
+    match (reading.boolean("disable-nlb-sg").unwrap_or(false), named.is_empty()) {
         (true, false) => {
-            let fix = "use false, or leave out the annotation for security-groups";
-            reading.refuse("disable-nlb-sg", "true", fix);
+            let message = "security-groups has no effect together with";
+            reading.warnings.push(format!("annotation {PREFIX}{message} {PREFIX}disable-nlb-sg"));
             SecurityGroups::Off
         }
         (true, true) => SecurityGroups::Off,
-        (false, false) => SecurityGroups::Given(given),
+        (false, false) => SecurityGroups::Named(named),
         (false, true) => SecurityGroups::Own,
     }
 }

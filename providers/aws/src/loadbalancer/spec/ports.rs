@@ -12,6 +12,9 @@ use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 /// Maximum number of host names: AWS allows few certificates of a load balancer.
 const MAX_DOMAINS: usize = 100;
 
+/// The ALPN policies of listeners for TLS.
+const ALPN_POLICIES: [&str; 5] = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
+
 /// Returns the host names whose certificates are found in ACM, in lower case.
 pub(crate) fn domains(reading: &mut Reading<'_>) -> Vec<String> {
     let domains: Vec<String> = reading.list("ssl-domains").into_iter().map(str::to_ascii_lowercase).collect();
@@ -72,11 +75,7 @@ impl Encryption {
                 }
             }
         }
-        let words = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
-        let alpn = reading.text("alpn-policy");
-        if let Some(policy) = alpn.filter(|policy| !words.contains(policy)) {
-            reading.refuse("alpn-policy", policy, &format!("use {}", words.join(", ")));
-        }
+        let alpn = reading.text("alpn-policy").filter(|policy| ALPN_POLICIES.contains(policy));
         let policy = reading.text("ssl-negotiation-policy").map(str::to_owned);
         Self {
             certificates: reading.owned("ssl-cert"),
@@ -107,7 +106,9 @@ pub(crate) fn listeners(
 ) -> (Vec<ListenerSettings>, Vec<UserGroup>) {
     let encryption = Encryption::read(spec, flavour, reading);
     let quic = reading.list("quic-enabled-ports");
-    let separate = reading.boolean("enable-tcp-udp-listener") == Some(false);
+    let joint = reading.boolean("enable-tcp-udp-listener");
+    check_encrypted_ports(spec, &encryption, flavour == Flavour::Controller && joint == Some(true), reading);
+    let separate = joint == Some(false);
     let groups = GroupReader::read(policy, flavour, target_type, reading);
     let local = spec.external_traffic_policy == TrafficPolicy::Local;
     let health =
@@ -144,7 +145,8 @@ pub(crate) fn listeners(
         }
         listener.spread = spread.and_then(|spread| backends::resolve(&spread, listener, spec, &groups, reading));
     }
-    refuse_unknown_listeners(&listeners, reading);
+    check_alpn(&listeners, flavour, reading);
+    warn_of_unknown_listeners(&listeners, reading);
     user_groups::separate(listeners, reading)
 }
 
@@ -162,16 +164,57 @@ fn protocols(
         return (Protocol::Quic, Protocol::Quic);
     }
     // A name or number may mean the UDP port with the number of this one.
-    let has_udp_port = || spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp);
-    if wants_quic && !has_udp_port() {
+    if wants_quic && !has_udp_port(spec, port) {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
-    if !encryption.covers(port, plain) {
+    if !encryption.covers(port, plain) || has_udp_port(spec, port) {
         (plain, plain)
     } else if encryption.to_targets {
         (Protocol::Tls, Protocol::Tls)
     } else {
         (Protocol::Tls, Protocol::Tcp)
+    }
+}
+
+/// Returns true if the Service has a UDP port with the number of this one.
+fn has_udp_port(spec: &LoadBalancerSpec, port: &Port) -> bool {
+    spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp)
+}
+
+/// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests such
+/// listeners, so that the Load Balancer Controller may serve the port already, without encryption.
+///
+/// Differs from upstream: see docs/differences.md.
+fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint: bool, reading: &mut Reading<'_>) {
+    let tcp = spec.ports.iter().filter(|port| port.protocol == Transport::Tcp);
+    for port in tcp.filter(|port| encryption.covers(port, Protocol::Tcp) && has_udp_port(spec, port)) {
+        let number = port.port;
+        if joint {
+            let message = format!("certificates have no effect on port {number}, which is not encrypted");
+            reading.warnings.push(format!("{message}: its listener is for UDP, too"));
+        } else {
+            let (suffix, value) = match reading.text("ssl-cert") {
+                Some(certificates) => ("ssl-cert", certificates),
+                None => ("ssl-domains", reading.text("ssl-domains").unwrap_or_default()),
+            };
+            let fix = format!(
+                "leave port {number} out by the annotation for ssl-ports, or give it a number that UDP does not have: AWS has \
+                 no TLS on a listener for both"
+            );
+            reading.refuse(suffix, value, &fix);
+        }
+    }
+}
+
+/// Checks the ALPN policy, which only listeners for TLS have. Upstream: Load Balancer Controller, buildListenerALPNPolicy.
+fn check_alpn(listeners: &[ListenerSettings], flavour: Flavour, reading: &mut Reading<'_>) {
+    let Some(policy) = reading.text("alpn-policy").filter(|policy| !ALPN_POLICIES.contains(policy)) else { return };
+    let fix = format!("use {}", ALPN_POLICIES.join(", "));
+    let encrypted = listeners.iter().any(|listener| listener.protocol == Protocol::Tls);
+    if encrypted && flavour == Flavour::Controller {
+        reading.refuse("alpn-policy", policy, &fix);
+    } else {
+        reading.warn_of_value("alpn-policy", policy, &fix);
     }
 }
 
@@ -190,11 +233,11 @@ fn listener(port: u16, protocol: Protocol, encryption: &Encryption, group: Group
     }
 }
 
-/// Records annotations about listeners that do not exist.
-fn refuse_unknown_listeners(listeners: &[ListenerSettings], reading: &mut Reading<'_>) {
+/// Warns about annotations of listeners that do not exist.
+fn warn_of_unknown_listeners(listeners: &[ListenerSettings], reading: &mut Reading<'_>) {
     let listener_names: Vec<String> =
         listeners.iter().map(|one| format!("{}-{}", one.protocol.as_str(), one.port)).collect();
-    reading.refuse_other_actions(&listener_names);
+    reading.warn_of_other_actions(&listener_names);
     for listener in reading.continued("listener-attributes.") {
         if !listener_names.iter().any(|known| known == listener) {
             reading.warnings.push(format!("annotation {PREFIX}listener-attributes.{listener} names no listener"));
@@ -216,7 +259,7 @@ fn merge_port(
         (Protocol::Tcp, Transport::Udp) | (Protocol::Udp, Transport::Tcp) => Protocol::TcpUdp,
         (Protocol::Quic, Transport::Tcp) => Protocol::TcpQuic,
         _ => {
-            let fix = "give TLS ports a number of their own: AWS joins only TCP and UDP in one listener";
+            let fix = "use each number once for each protocol: AWS joins only TCP and UDP in one listener";
             return reading.refuse_field("spec.ports[].port", port.port, fix);
         }
     };

@@ -56,7 +56,7 @@ pub(crate) enum SecurityGroups {
     /// One that is created for the Service, with its rules, and the shared one that rules of nodes reference.
     Own,
     /// These, by id or by the tag `Name`.
-    Given(Vec<String>),
+    Named(Vec<String>),
 }
 
 /// A listener with its target group, as the Service's fields and annotations request it.
@@ -98,7 +98,7 @@ pub(crate) struct Alb {
     /// Empty until it was found.
     pub arn: String,
     /// An annotation sets the protocol of health checks; otherwise it is that of the listener there.
-    pub probe_is_given: bool,
+    pub probe_is_set: bool,
 }
 
 /// A target group that the user made for a port of the Service.

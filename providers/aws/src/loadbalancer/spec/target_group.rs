@@ -84,6 +84,10 @@ impl<'a> GroupReader<'a> {
             }
             None => {}
         }
+        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: an empty value keeps that of AWS.
+        if self.flavour == Flavour::Controller && attributes.get(PROXY).is_some_and(String::is_empty) {
+            attributes.remove(PROXY);
+        }
         let preserves_client = preserves_client(&attributes, protocol, self.target_type, reading);
         (attributes, preserves_client)
     }

@@ -2,11 +2,12 @@
 
 use providers::{IpFamily, NodeTarget, Protocol as Transport, SessionAffinity, TargetPort, Targeting, TrafficPolicy};
 
-use super::world::settings;
+use super::account::settings;
 use crate::config::Probe as Shared;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{port, spec};
-use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::{read, without_mistakes};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{HealthCheck, Probe, Protocol, Scheme, TargetType};
 
@@ -211,6 +212,7 @@ fn proxy_protocol_is_set_by_three_annotations() {
         (&[external, ("proxy-protocol", "*")][..], "true"),
         (&[external, ("proxy-protocol-per-target-group", "443, 80")], "true"),
         (&[external, ("proxy-protocol-per-target-group", "443")], "false"),
+        (&[external, ("target-group-attributes", "proxy_protocol_v2.enabled=")], ""),
         (&[("target-group-attributes", "proxy_protocol_v2.enabled=true")], "true"),
         (&[("target-group-attributes.80", "proxy_protocol_v2.enabled=true")], "true"),
         (&[("proxy-protocol", "*")], ""),
@@ -258,16 +260,17 @@ fn every_mistake_names_annotation_value_and_fix() {
         // Without the move, a Classic Load Balancer that exists may serve the Service.
         (&[("type", "clb"), ("replace-classic", "true")][..], &["aws-load-balancer-type is \"clb\"", "use nlb"][..]),
         (&[("scheme", "public")], &["scheme is \"public\"", "internet-facing"]),
-        (&[("nlb-target-type", "pod")], &["nlb-target-type is \"pod\"", "instance or ip"]),
         (&[("healthcheck-protocol", "UDP")], &["healthcheck-protocol is \"UDP\"", "TCP, HTTP or HTTPS"]),
         (&[("healthcheck-port", "nope")], &["healthcheck-port is \"nope\"", "traffic-port"]),
         (&[("healthcheck-interval", "1")], &["healthcheck-interval is \"1\"", "from 5 to 300"]),
         (&[("type", "external"), ("ssl-cert", "arn:a"), ("ssl-ports", "444")], &["ssl-ports is \"444\""]),
-        (&[("alpn-policy", "h2")], &["alpn-policy is \"h2\"", "HTTP2Only"]),
+        (
+            &[("type", "external"), ("ssl-cert", "arn:a"), ("alpn-policy", "h2")],
+            &["alpn-policy is \"h2\"", "HTTP2Only"],
+        ),
         (&[("ip-address-type", "ipv6")], &["ip-address-type is \"ipv6\"", "dualstack"]),
         (&[("name", "a-name-that-is-much-too-long-for-any-balancer")], &["name is", "32"]),
         (&[("name", "internal-x")], &["name is \"internal-x\""]),
-        (&[("disable-nlb-sg", "true"), ("security-groups", "sg-1")], &["disable-nlb-sg is \"true\""]),
         (&[("eip-allocations", "eipalloc-1"), ("internal", "true")], &["eip-allocations", "internet-facing"]),
         (&[("private-ipv4-addresses", "10.0.1.5")], &["private-ipv4-addresses", "internal"]),
         (&[("private-ipv4-addresses", "x"), ("internal", "true")], &["private-ipv4-addresses is \"x\""]),
@@ -330,14 +333,117 @@ fn every_mistake_in_the_fields_names_its_fix() {
     }
     let mut weighted = spec(&[]);
     weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
-    weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-81".into(), "{}".into());
     let error = read(&weighted, &Policy::default()).expect_err("neither can work");
     assert!(error.message.contains("actions.TCP-80 is \"{}\": use type forward"), "{error}");
-    assert!(error.message.contains("actions.TCP-81 is \"{}\": leave it out, or name one of"), "{error}");
     let mut named = spec(&[("nlb-target-type", "ip")]);
     named.ports[0].node_port = None;
     named.ports[0].target_port = TargetPort::Name("http".into());
     assert_eq!(settings(&named).listeners[0].group.port, 1, "pods need no node port");
+}
+
+#[test]
+fn values_that_upstream_ignores_are_only_warnings() {
+    for (annotations, expected) in [
+        (&[("nlb-target-type", "pod")][..], "nlb-target-type has no effect with the value \"pod\": use instance or ip"),
+        (&[("alpn-policy", "h2")], "alpn-policy has no effect with the value \"h2\""),
+        (&[("ssl-cert", "arn:a"), ("type", "nlb"), ("alpn-policy", "h2")], "alpn-policy has no effect"),
+        (&[("disable-nlb-sg", "true"), ("security-groups", "sg-1")], "security-groups has no effect together with"),
+    ] {
+        for kind in ["nlb", "external"] {
+            let is_tls = annotations.iter().any(|(key, _)| *key == "ssl-cert");
+            if is_tls && kind == "external" {
+                continue;
+            }
+            let read = of(&[&[("type", kind)][..], annotations].concat());
+            assert_eq!(read.target_type, TargetType::Instance);
+            assert!(read.warnings.iter().any(|one| one.contains(expected)), "{annotations:?}: {:?}", read.warnings);
+        }
+    }
+    let off = of(&[("disable-nlb-sg", "true"), ("security-groups", "sg-1")]);
+    assert_eq!(off.security_groups, SecurityGroups::Off);
+    let mut spread = spec(&[]);
+    spread.annotations.insert("service.beta.kubernetes.io/actions.TCP-81".into(), "{}".into());
+    let warnings = settings(&spread).warnings;
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("actions.TCP-81 has no effect: name one of")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn ipv6_ranges_matter_only_to_own_security_groups_in_the_controller() {
+    let group = ("security-groups", "sg-1");
+    let off = ("disable-nlb-sg", "true");
+    for (annotations, accepted) in [
+        (&[("type", "nlb")][..], false),
+        (&[("type", "nlb"), group], true),
+        (&[("type", "nlb"), off], false),
+        (&[("type", "external")], false),
+        (&[("type", "external"), group], true),
+        (&[("type", "external"), off], true),
+        (&[("type", "external"), ("ip-address-type", "dualstack")], true),
+    ] {
+        let mut requested = spec(annotations);
+        requested.source_ranges = vec!["fd00::/8".parse().unwrap()];
+        let policy = Policy { controller_services: true, ..Policy::default() };
+        assert_eq!(read(&requested, &policy).is_ok(), accepted, "{annotations:?}");
+    }
+}
+
+#[test]
+fn tls_on_a_joint_listener_for_udp_is_refused_unless_it_was_requested() {
+    let tcp_first = [port(Transport::Tcp, 53), port(Transport::Udp, 53)];
+    let udp_first = [port(Transport::Udp, 53), port(Transport::Tcp, 53)];
+    let (external, cert, joint) = (("type", "external"), ("ssl-cert", "arn:a"), ("enable-tcp-udp-listener", "true"));
+    for ports in [tcp_first, udp_first] {
+        for (annotations, accepted) in [
+            (&[external, cert][..], false),
+            (&[external, cert, joint], true),
+            (&[("type", "nlb"), cert, joint], false),
+            (&[external, cert, ("ssl-ports", "tcp-53")], false),
+        ] {
+            let mut requested = spec(annotations);
+            requested.ports = ports.to_vec();
+            let policy = Policy { controller_services: true, ..Policy::default() };
+            let read = read(&requested, &policy).map(|(_, settings)| settings.expect("it is ours"));
+            assert_eq!(read.is_ok(), accepted, "{annotations:?} {ports:?}");
+            if let Ok(settings) = read {
+                assert_eq!(settings.listeners[0].protocol, Protocol::TcpUdp);
+                assert!(settings.listeners[0].certificates.is_empty());
+                assert!(settings.warnings[0].contains("port 53, which is not encrypted"), "{:?}", settings.warnings);
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_follow_without_annotations_that_do_not_decide_about_them() {
+    let udp = |spec: &mut providers::LoadBalancerSpec| spec.ports.push(port(Transport::Udp, 80));
+    type Edit<'a> = &'a dyn Fn(&mut providers::LoadBalancerSpec);
+    type Case<'a> = (&'a [(&'a str, &'a str)], Edit<'a>, Option<&'a [&'a str]>);
+    let cases: [Case<'_>; 9] = [
+        (&[("scheme", "public"), ("healthcheck-interval", "x"), ("name", "web")], &|_| {}, Some(&["name"])),
+        (&[("ssl-cert", "arn:a"), ("nlb-target-type", "ip")], &udp, Some(&["nlb-target-type"])),
+        (&[("group", "web"), ("endpoint-service", "true")], &|_| {}, Some(&["group"])),
+        (&[("target-node-labels", "=")], &|_| {}, None),
+        (&[("multi-cluster-target-group", "x")], &|_| {}, None),
+        (&[("group", "Web")], &|_| {}, None),
+        (&[("type", "clb"), ("replace-classic", "true")], &|_| {}, None),
+        (&[("scheme", "public")], &|spec| spec.ports[0].node_port = None, None),
+        (&[("scheme", "internal")], &|_| {}, None),
+    ];
+    for (annotations, edit, expected) in cases {
+        let mut requested = spec(annotations);
+        edit(&mut requested);
+        let rest = without_mistakes(&requested, &Policy::default());
+        let kept = rest.map(|rest| rest.annotations.into_keys().collect::<Vec<_>>());
+        let expected = expected.map(|kept| kept.iter().map(|key| format!("{PREFIX}{key}")).collect::<Vec<_>>());
+        assert_eq!(kept, expected, "{annotations:?}");
+    }
+    let mut weighted = spec(&[]);
+    weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
+    let rest = without_mistakes(&weighted, &Policy::default()).expect("the Service's own targets follow");
+    assert!(rest.annotations.is_empty());
 }
 
 #[test]

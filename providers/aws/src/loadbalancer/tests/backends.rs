@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use providers::{EndpointTarget, IpFamily, LoadBalancerSpec, OtherService, Port, Protocol, Targets};
 
-use super::world::{World, settings};
+use super::account::{Account, settings};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names::RESOURCE;
 use crate::loadbalancer::samples::{nodes, port, spec};
@@ -51,7 +51,7 @@ fn endpoint(address: &str, port_name: &str, port: u16) -> EndpointTarget {
 
 /// Returns the target group for another Service; there must be exactly one.
 fn backend(spec: &LoadBalancerSpec, targets: &Targets) -> crate::loadbalancer::types::TargetGroup {
-    let desired = World::default().desired(spec, targets);
+    let desired = Account::default().desired(spec, targets);
     let mut all = desired.backends.into_values();
     let backend = all.next().expect("a target group");
     assert!(all.next().is_none(), "more than one target group");
@@ -67,7 +67,7 @@ fn instances_are_targets_at_the_node_port_of_the_other_service() {
     assert!(group.name.starts_with("k8s-default-green-"), "{}", group.name);
     assert_eq!((group.port, group.health.interval, group.attributes["a"].as_str()), (30_080, 17, "b"));
     assert_eq!(group.tags[RESOURCE], "default/green:8080");
-    let own = &World::default().desired(&requested, &nodes([1, 2])).listeners[&80];
+    let own = &Account::default().desired(&requested, &nodes([1, 2])).listeners[&80];
     assert_eq!((own.group.health.interval, own.group.attributes.get("a")), (17, None));
     assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
     let spread = own.spread.clone().expect("a spread");
@@ -104,7 +104,7 @@ fn endpoints_are_those_of_the_other_service() {
 #[test]
 fn protocols_follow_the_listener_and_one_group_serves_several() {
     let protocols = |requested: &LoadBalancerSpec| {
-        let desired = World::default().desired(requested, &nodes([1]));
+        let desired = Account::default().desired(requested, &nodes([1]));
         desired.backends.values().map(|group| group.protocol.as_str()).collect::<Vec<_>>()
     };
     let mut tls = spreading(&[("ssl-cert", "arn:a")], (9, 1));
@@ -118,9 +118,9 @@ fn protocols_follow_the_listener_and_one_group_serves_several() {
     two.ports.push(port(Protocol::Tcp, 443));
     spread(&mut two, "TCP-443", (1, 1), "8080");
     assert_eq!(protocols(&two), ["TCP"]);
-    let mut world = World::default();
-    world.settle(&two, &nodes([1, 2]));
-    assert_eq!(world.observed.target_groups.len(), 3);
+    let mut account = Account::default();
+    account.settle(&two, &nodes([1, 2]));
+    assert_eq!(account.observed.target_groups.len(), 3);
     let mut both = spreading(&[], (9, 1));
     both.ports.push(port(Protocol::Udp, 80));
     both.ports[1].node_port = both.ports[0].node_port;
@@ -165,15 +165,15 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
     assert!(error.message.contains("baseServiceWeight"), "{error}");
 }
 
-fn weights(world: &World) -> Vec<i32> {
-    world.observed.balancers[0].listeners[0].forwards.iter().map(|(_, weight)| *weight).collect()
+fn weights(account: &Account) -> Vec<i32> {
+    account.observed.balancers[0].listeners[0].forwards.iter().map(|(_, weight)| *weight).collect()
 }
 
 #[test]
 fn group_of_another_service_follows_its_port_and_is_deleted() {
-    let mut world = World::default();
+    let mut account = Account::default();
     let targets = nodes([1, 2]);
-    world.settle(&spec(&[]), &targets);
+    account.settle(&spec(&[]), &targets);
     for (requested, steps, expected) in [
         (spreading(&[], (90, 10)), &["CreateTargetGroup", "Register", "ModifyListener"][..], vec![90, 10]),
         (spreading(&[], (50, 50)), &["ModifyListener"], vec![50, 50]),
@@ -188,67 +188,67 @@ fn group_of_another_service_follows_its_port_and_is_deleted() {
         ),
         (spec(&[]), &["ModifyListener", "DeleteTargetGroup"], vec![1]),
     ] {
-        world.time_passes();
-        world.steps.clear();
-        let plan = world.ensure(&requested, &targets, usize::MAX).expect("no step is interrupted");
+        account.time_passes();
+        account.steps.clear();
+        let plan = account.ensure(&requested, &targets, usize::MAX).expect("no step is interrupted");
         assert_eq!(
-            (world.names(), weights(&world), plan.again),
+            (account.names(), weights(&account), plan.again),
             (steps.iter().map(ToString::to_string).collect(), expected, None)
         );
-        world.check(&requested, &targets);
+        account.check(&requested, &targets);
     }
 }
 
 #[test]
 fn all_traffic_moves_once_a_target_is_healthy() {
-    let mut world = World::default();
+    let mut account = Account::default();
     let targets = nodes([1, 2]);
-    world.settle(&spec(&[]), &targets);
+    account.settle(&spec(&[]), &targets);
     let moved = spreading(&[], (0, 1));
-    let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
-    assert!(plan.again.is_some() && weights(&world) == [100, 0], "{:?}", weights(&world));
-    assert_eq!(world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").steps, []);
-    world.time_passes();
-    let plan = world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
-    assert_eq!((plan.again, weights(&world)), (None, vec![0, 1]));
+    let plan = account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
+    assert!(plan.again.is_some() && weights(&account) == [100, 0], "{:?}", weights(&account));
+    assert_eq!(account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").steps, []);
+    account.time_passes();
+    let plan = account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
+    assert_eq!((plan.again, weights(&account)), (None, vec![0, 1]));
     // Back: the own group serves immediately, although it is still being probed.
-    world.settle(&spec(&[]), &targets);
+    account.settle(&spec(&[]), &targets);
     // The change does not wait for a Service without targets, and leaves one without targets immediately.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
-    assert_eq!(world.ensure(&none, &targets, usize::MAX).expect("no step is interrupted").again, None);
-    world.settle(&spec(&[]), &targets);
-    for group in &mut world.observed.target_groups {
+    assert_eq!(account.ensure(&none, &targets, usize::MAX).expect("no step is interrupted").again, None);
+    account.settle(&spec(&[]), &targets);
+    for group in &mut account.observed.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
     }
-    assert_eq!(world.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").again, None);
-    assert_eq!(weights(&world), [0, 1]);
+    assert_eq!(account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted").again, None);
+    assert_eq!(weights(&account), [0, 1]);
 }
 
 #[test]
 fn group_of_another_service_is_never_used_as_own() {
-    let mut world = World::default();
+    let mut account = Account::default();
     let ip = [("nlb-target-type", "ip")];
     let targets = Targets::default();
-    world.settle(&spreading(&ip, (0, 1)), &targets);
+    account.settle(&spreading(&ip, (0, 1)), &targets);
     // Another client removes the Service's own group, which gets no traffic, from the listener and deletes it.
     let green = backend(&spreading(&ip, (0, 1)), &targets).name;
-    world.observed.target_groups.retain(|group| group.name == green);
-    let kept: Vec<String> = world.observed.target_groups.iter().map(|group| group.arn.clone()).collect();
-    world.observed.balancers[0].listeners[0].forwards.retain(|(arn, _)| kept.contains(arn));
-    world.settle(&spec(&ip), &targets);
-    assert!(world.observed.target_group(&green).is_none() && world.observed.target_groups.len() == 1);
+    account.observed.target_groups.retain(|group| group.name == green);
+    let kept: Vec<String> = account.observed.target_groups.iter().map(|group| group.arn.clone()).collect();
+    account.observed.balancers[0].listeners[0].forwards.retain(|(arn, _)| kept.contains(arn));
+    account.settle(&spec(&ip), &targets);
+    assert!(account.observed.target_group(&green).is_none() && account.observed.target_groups.len() == 1);
 }
 
 #[test]
 fn groups_of_the_controller_for_other_services_are_kept() {
-    let mut world = World::default();
+    let mut account = Account::default();
     let targets = nodes([1, 2]);
     let requested = spreading(&[("type", "external")], (9, 1));
-    world.settle(&requested, &targets);
+    account.settle(&requested, &targets);
     let name = backend(&requested, &targets).name;
     let group =
-        world.observed.target_groups.iter_mut().find(|group| group.name == name).expect("the target group exists");
+        account.observed.target_groups.iter_mut().find(|group| group.name == name).expect("the target group exists");
     group.name = "k8s-default-green-0123456789".into();
-    let desired = world.desired(&requested, &targets);
-    assert_eq!(diff::ensure(&desired, &world.observed).steps, []);
+    let desired = account.desired(&requested, &targets);
+    assert_eq!(diff::ensure(&desired, &account.observed).steps, []);
 }

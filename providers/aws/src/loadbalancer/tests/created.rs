@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use providers::LoadBalancerSpec;
 
-use super::world::{World, name};
+use super::account::{Account, name};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::observed::stack::{ObservedStack, State};
 use crate::loadbalancer::plan::Step;
@@ -44,10 +44,10 @@ fn services() -> [LoadBalancerSpec; 4] {
 }
 
 /// Returns a complete creation in which AWS still works on the load balancer.
-fn created(spec: &LoadBalancerSpec) -> World {
-    let mut world = World::default();
-    world.ensure(spec, &nodes([1, 2]), usize::MAX).expect("a plan was interrupted");
-    world
+fn created(spec: &LoadBalancerSpec) -> Account {
+    let mut account = Account::default();
+    account.ensure(spec, &nodes([1, 2]), usize::MAX).expect("a plan was interrupted");
+    account
 }
 
 fn removes_anything(step: &Step) -> bool {
@@ -58,11 +58,11 @@ fn removes_anything(step: &Step) -> bool {
 fn known_details_are_those_of_a_read_after_any_step() {
     for spec in services() {
         for most in 0.. {
-            let mut world = World::default();
-            let done = world.ensure(&spec, &nodes([1, 2]), most).is_some();
-            let mut observed = listed(&world.observed);
-            assert!(observed.take_details(&world.observed), "after {most} steps");
-            assert_eq!(observed, world.observed, "after {most} steps");
+            let mut account = Account::default();
+            let done = account.ensure(&spec, &nodes([1, 2]), most).is_some();
+            let mut observed = listed(&account.observed);
+            assert!(observed.take_details(&account.observed), "after {most} steps");
+            assert_eq!(observed, account.observed, "after {most} steps");
             if done {
                 break;
             }
@@ -72,13 +72,13 @@ fn known_details_are_those_of_a_read_after_any_step() {
 
 #[test]
 fn half_listed_or_foreign_stack_gets_no_details() {
-    let world = created(&spec(&[]));
-    let all = listed(&world.observed);
+    let account = created(&spec(&[]));
+    let all = listed(&account.observed);
     let refused = |what: &str, mut change: Box<dyn FnMut(&mut ObservedStack)>| {
         let mut observed = all.clone();
         change(&mut observed);
         let before = observed.clone();
-        assert!(!observed.take_details(&world.observed), "{what}");
+        assert!(!observed.take_details(&account.observed), "{what}");
         assert_eq!(observed, before, "{what}");
     };
     refused("no load balancer", Box::new(|observed| observed.balancers.clear()));
@@ -97,12 +97,12 @@ fn half_listed_or_foreign_stack_gets_no_details() {
 fn change_by_another_client_that_a_listing_shows_is_reverted() {
     let spec = spec(&[]);
     let targets = nodes([1, 2]);
-    let world = created(&spec);
-    let desired = world.desired(&spec, &targets);
+    let account = created(&spec);
+    let desired = account.desired(&spec, &targets);
     let reverted = |what: &str, step: &str, change: &dyn Fn(&mut ObservedStack)| {
-        let mut observed = listed(&world.observed);
+        let mut observed = listed(&account.observed);
         change(&mut observed);
-        assert!(observed.take_details(&world.observed), "{what}");
+        assert!(observed.take_details(&account.observed), "{what}");
         let steps: Vec<String> = diff::ensure(&desired, &observed).steps.iter().map(name).collect();
         assert_eq!(steps, [step], "{what}");
     };

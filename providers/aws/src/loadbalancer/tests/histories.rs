@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use providers::{LoadBalancerSpec, Protocol, Targets, TrafficPolicy};
 
+use super::account::Account;
 use super::backends;
-use super::world::World;
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
@@ -108,12 +108,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..8)
 }
 
-fn change_as_another_client(world: &mut World, what: u8) {
+fn change_as_another_client(account: &mut Account, what: u8) {
     match what % 4 {
-        0 => world.observed.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
-        1 => world.observed.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
-        2 => world.observed.target_groups.iter_mut().for_each(|group| group.health.interval += 1),
-        _ => world.observed.balancers.clear(),
+        0 => account.observed.balancers.iter_mut().for_each(|balancer| drop(balancer.listeners.pop())),
+        1 => account.observed.security_groups.iter_mut().for_each(|group| drop(group.rules.pop())),
+        2 => account.observed.target_groups.iter_mut().for_each(|group| group.health.interval += 1),
+        _ => account.observed.balancers.clear(),
     }
 }
 
@@ -126,24 +126,24 @@ proptest! {
 
     #[test]
     fn history_ends_in_the_last_desired_state(events in events(), last in services(), numbers in Just(vec![1, 2, 3])) {
-        let mut world = World::default();
+        let mut account = Account::default();
         for event in events {
             match event {
                 Event::Ensure(requested, numbers, max_steps) => {
-                    drop(world.ensure(&requested, &targets_of(&numbers), max_steps));
+                    drop(account.ensure(&requested, &targets_of(&numbers), max_steps));
                 }
-                Event::Time => world.time_passes(),
-                Event::OtherClient(what) => change_as_another_client(&mut world, what),
+                Event::Time => account.time_passes(),
+                Event::OtherClient(what) => change_as_another_client(&mut account, what),
             }
         }
-        world.settle(&last, &targets_of(&numbers));
-        let desired = world.desired(&last, &targets_of(&numbers));
-        prop_assert_eq!(diff::ensure(&desired, &world.observed).steps, vec![], "a settled load balancer is not changed");
+        account.settle(&last, &targets_of(&numbers));
+        let desired = account.desired(&last, &targets_of(&numbers));
+        prop_assert_eq!(diff::ensure(&desired, &account.observed).steps, vec![], "a settled load balancer is not changed");
         // Deleted, with a crash after each step.
-        while !world.observed.is_empty() {
-            let plan = diff::delete(&world.observed, "u");
+        while !account.observed.is_empty() {
+            let plan = diff::delete(&account.observed, "u");
             let step = plan.steps.first().expect("a step for each resource that exists").clone();
-            world.make(&step);
+            account.make(&step);
         }
     }
 
@@ -154,15 +154,15 @@ proptest! {
         numbers in Just(vec![1, 2]),
     ) {
         let targets = targets_of(&numbers);
-        let mut world = World::default();
-        world.settle(&before, &targets);
-        let scheme = |spec: &LoadBalancerSpec| world.desired(spec, &targets).balancer.scheme;
+        let mut account = Account::default();
+        account.settle(&before, &targets);
+        let scheme = |spec: &LoadBalancerSpec| account.desired(spec, &targets).balancer.scheme;
         let same = scheme(&before) == scheme(&after);
-        world.steps.clear();
-        world.settle(&after, &targets);
-        for step in &world.steps {
+        account.steps.clear();
+        account.settle(&after, &targets);
+        for step in &account.steps {
             let deletes_balancer = matches!(step, Step::DeleteBalancer { .. });
-            prop_assert!(!(same && deletes_balancer), "the balancer is kept: {:?}", world.names());
+            prop_assert!(!(same && deletes_balancer), "the balancer is kept: {:?}", account.names());
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The whole model without AWS: effects of annotations, and effects of plans on existing resources.
 
+mod account;
 mod annotations;
 mod backends;
 mod created;
-mod given;
 mod histories;
 mod hostile;
 mod plans;
 mod stack;
-mod world;
+mod user_balancers;
 
-pub(crate) use world::settings;
+pub(crate) use account::settings;

@@ -2,39 +2,39 @@
 
 use providers::{Protocol, Targets, TrafficPolicy};
 
-use super::world::{World, name};
+use super::account::{Account, name};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::observed::stack::State;
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{nodes, port, spec};
 use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};
 
-fn settled(annotations: &[(&str, &str)]) -> World {
-    let mut world = World::default();
-    world.settle(&spec(annotations), &nodes([1, 2]));
-    world.steps.clear();
-    world
+fn settled(annotations: &[(&str, &str)]) -> Account {
+    let mut account = Account::default();
+    account.settle(&spec(annotations), &nodes([1, 2]));
+    account.steps.clear();
+    account
 }
 
 #[test]
 fn load_balancer_is_created_with_rules_first_and_listener_last() {
-    let mut world = World::default();
-    world.settle(&spec(&[]), &nodes([1, 2]));
+    let mut account = Account::default();
+    account.settle(&spec(&[]), &nodes([1, 2]));
     assert_eq!(
-        world.names(),
+        account.names(),
         ["CreateSecurityGroup", "Authorize", "CreateBalancer", "CreateTargetGroup", "Register", "CreateListener"]
     );
-    assert!(diff::ensure(&world.desired(&spec(&[]), &nodes([1, 2])), &world.observed).steps.is_empty());
+    assert!(diff::ensure(&account.desired(&spec(&[]), &nodes([1, 2])), &account.observed).steps.is_empty());
 }
 
 #[test]
 fn resources_are_deleted_before_those_that_they_use() {
-    let mut world = settled(&[]);
-    for step in diff::delete(&world.observed, "u").steps {
-        world.make(&step);
+    let mut account = settled(&[]);
+    for step in diff::delete(&account.observed, "u").steps {
+        account.make(&step);
     }
-    assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
-    assert!(world.observed.is_empty());
+    assert_eq!(account.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
+    assert!(account.observed.is_empty());
 }
 
 #[test]
@@ -62,52 +62,52 @@ fn settings_are_changed_in_place_if_aws_can() {
         (&[("ssl-cert", "arn:a")], &[("ssl-cert", "arn:a"), ("alpn-policy", "HTTP2Only")], &["ModifyListener"]),
         (&[("ssl-cert", "arn:a")], &[("ssl-cert", "arn:a"), ("alpn-policy", "None")], &[]),
     ] {
-        let mut world = settled(from);
-        world.settle(&spec(to), &nodes([1, 2]));
-        let names = world.names();
+        let mut account = settled(from);
+        account.settle(&spec(to), &nodes([1, 2]));
+        let names = account.names();
         assert_eq!(names, steps, "from {from:?} to {to:?}");
     }
 }
 
 #[test]
 fn changed_node_port_moves_the_listener_before_the_old_group_is_deleted() {
-    let mut world = settled(&[]);
+    let mut account = settled(&[]);
     let mut changed = spec(&[]);
     changed.ports[0].node_port = Some(31_999);
-    world.settle(&changed, &nodes([1, 2]));
+    account.settle(&changed, &nodes([1, 2]));
     let moved = ["CreateTargetGroup", "Register", "ModifyListener", "ModifyListener", "DeleteTargetGroup"];
-    assert_eq!(world.names(), moved);
+    assert_eq!(account.names(), moved);
 }
 
 #[test]
 fn targets_are_registered_before_others_are_deregistered() {
-    let mut world = settled(&[]);
-    world.settle(&spec(&[]), &nodes([2, 3]));
-    assert_eq!(world.names(), ["Register", "Deregister"]);
-    world.steps.clear();
-    world.settle(&spec(&[]), &Targets::default());
-    assert_eq!(world.names(), ["Deregister"]);
+    let mut account = settled(&[]);
+    account.settle(&spec(&[]), &nodes([2, 3]));
+    assert_eq!(account.names(), ["Register", "Deregister"]);
+    account.steps.clear();
+    account.settle(&spec(&[]), &Targets::default());
+    assert_eq!(account.names(), ["Deregister"]);
 }
 
 #[test]
 fn target_group_is_replaced_once_the_new_one_is_healthy() {
     let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
-    let mut world = settled(&[("ssl-cert", "arn:a")]);
+    let mut account = settled(&[("ssl-cert", "arn:a")]);
     let targets = nodes([1, 2]);
-    let plan = world.ensure(&tls, &targets, usize::MAX).unwrap();
+    let plan = account.ensure(&tls, &targets, usize::MAX).unwrap();
     assert!(plan.again.is_some(), "the new group has no healthy target yet");
     assert_eq!(plan.exchanging, [80].into());
-    assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
-    let forwards = world.observed.balancers[0].listeners[0].forwards.clone();
+    assert_eq!(account.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
+    let forwards = account.observed.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "traffic moved too early");
     // Nothing is repeated while it waits.
-    let waiting = world.ensure(&tls, &targets, usize::MAX).unwrap();
+    let waiting = account.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
-    world.time_passes();
-    world.steps.clear();
-    world.settle(&tls, &targets);
-    assert_eq!(world.names(), ["ModifyListener", "DeleteTargetGroup"]);
-    assert_eq!(world.ensure(&tls, &targets, usize::MAX).unwrap().exchanging, [].into());
+    account.time_passes();
+    account.steps.clear();
+    account.settle(&tls, &targets);
+    assert_eq!(account.names(), ["ModifyListener", "DeleteTargetGroup"]);
+    assert_eq!(account.ensure(&tls, &targets, usize::MAX).unwrap().exchanging, [].into());
 }
 
 #[test]
@@ -124,60 +124,60 @@ fn traffic_is_spread_over_other_groups_and_back() {
         requested
     };
     let targets = nodes([1, 2]);
-    let mut world = settled(&[]);
-    let forwards = |world: &World| world.observed.balancers[0].listeners[0].forwards.clone();
-    let weights = |world: &World| forwards(world).iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
+    let mut account = settled(&[]);
+    let forwards = |account: &Account| account.observed.balancers[0].listeners[0].forwards.clone();
+    let weights = |account: &Account| forwards(account).iter().map(|(_, weight)| *weight).collect::<Vec<_>>();
     for (wanted, expected) in [([9, 1], vec![9, 1]), ([1, 1], vec![1, 1]), ([0, 1], vec![0, 1])] {
-        world.steps.clear();
-        assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().again, None);
-        assert_eq!((world.names(), weights(&world)), (vec!["ModifyListener".to_owned()], expected));
-        assert_eq!(forwards(&world)[1].0, "arn:theirs");
-        assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
+        account.steps.clear();
+        assert_eq!(account.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().again, None);
+        assert_eq!((account.names(), weights(&account)), (vec!["ModifyListener".to_owned()], expected));
+        assert_eq!(forwards(&account)[1].0, "arn:theirs");
+        assert_eq!(account.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
     // The Service's own group is replaced by another while the others keep their part.
     let tls = [("ssl-cert", "arn:a")];
-    let mut world = settled(&tls);
-    world.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();
+    let mut account = settled(&tls);
+    account.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();
     let ssl = [("ssl-cert", "arn:a"), ("backend-protocol", "ssl")];
-    assert!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again.is_some());
-    assert_eq!(weights(&world), [3, 0, 1]);
-    assert_eq!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().steps, []);
-    world.time_passes();
-    assert_eq!(world.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again, None);
-    assert_eq!(weights(&world), [3, 1]);
-    world.settle(&spec(&ssl), &targets);
+    assert!(account.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again.is_some());
+    assert_eq!(weights(&account), [3, 0, 1]);
+    assert_eq!(account.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().steps, []);
+    account.time_passes();
+    assert_eq!(account.ensure(&spread([3, 1], &ssl), &targets, usize::MAX).unwrap().again, None);
+    assert_eq!(weights(&account), [3, 1]);
+    account.settle(&spec(&ssl), &targets);
 }
 
 #[test]
 fn group_without_targets_is_replaced_immediately() {
-    let mut world = settled(&[("ssl-cert", "arn:a")]);
-    for group in &mut world.observed.target_groups {
+    let mut account = settled(&[("ssl-cert", "arn:a")]);
+    for group in &mut account.observed.target_groups {
         group.targets.values_mut().for_each(|health| *health = TargetHealth::Unhealthy);
     }
     let tls = spec(&[("ssl-cert", "arn:a"), ("backend-protocol", "ssl")]);
-    let plan = world.ensure(&tls, &nodes([1, 2]), usize::MAX).unwrap();
+    let plan = account.ensure(&tls, &nodes([1, 2]), usize::MAX).unwrap();
     assert!(plan.again.is_none());
-    assert_eq!(world.names(), ["CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"]);
+    assert_eq!(account.names(), ["CreateTargetGroup", "Register", "ModifyListener", "DeleteTargetGroup"]);
 }
 
 #[test]
 fn changed_scheme_replaces_the_load_balancer_once_the_new_one_works() {
-    let mut world = settled(&[]);
+    let mut account = settled(&[]);
     let internal = spec(&[("scheme", "internal")]);
     let targets = nodes([1, 2]);
-    assert!(world.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
-    assert_eq!(world.observed.balancers.len(), 2);
-    assert!(!world.names().contains(&"DeleteBalancer".to_owned()));
-    world.time_passes();
-    world.steps.clear();
-    world.settle(&internal, &targets);
-    assert_eq!(world.names(), ["DeleteBalancer", "DeleteTargetGroup"]);
-    world.settle(&spec(&[]), &targets);
+    assert!(account.ensure(&internal, &targets, usize::MAX).unwrap().again.is_some());
+    assert_eq!(account.observed.balancers.len(), 2);
+    assert!(!account.names().contains(&"DeleteBalancer".to_owned()));
+    account.time_passes();
+    account.steps.clear();
+    account.settle(&internal, &targets);
+    assert_eq!(account.names(), ["DeleteBalancer", "DeleteTargetGroup"]);
+    account.settle(&spec(&[]), &targets);
 }
 
 #[test]
 fn ports_are_added_removed_and_joined() {
-    let mut world = settled(&[]);
+    let mut account = settled(&[]);
     let mut requested = spec(&[]);
     let targets = nodes([1, 2]);
     for (ports, steps) in [
@@ -192,115 +192,116 @@ fn ports_are_added_removed_and_joined() {
         ),
     ] {
         requested.ports = ports.iter().map(|(protocol, number)| port(*protocol, *number)).collect();
-        world.steps.clear();
-        world.settle(&requested, &targets);
-        assert_eq!(world.names(), steps, "{ports:?}");
+        account.steps.clear();
+        account.settle(&requested, &targets);
+        assert_eq!(account.names(), steps, "{ports:?}");
     }
 }
 
 #[test]
 fn load_balancer_without_security_groups_gets_none_later() {
-    let mut world = settled(&[("disable-nlb-sg", "true")]);
-    assert!(world.observed.security_groups.is_empty() && world.observed.balancers[0].security_groups.is_empty());
-    world.settle(&spec(&[]), &nodes([1, 2]));
-    assert!(world.names().is_empty());
+    let mut account = settled(&[("disable-nlb-sg", "true")]);
+    assert!(account.observed.security_groups.is_empty() && account.observed.balancers[0].security_groups.is_empty());
+    account.settle(&spec(&[]), &nodes([1, 2]));
+    assert!(account.names().is_empty());
 }
 
 #[test]
 fn changes_by_other_clients_are_reverted() {
-    type ForeignChange = (&'static str, fn(&mut World), &'static [&'static str]);
+    type ForeignChange = (&'static str, fn(&mut Account), &'static [&'static str]);
     let change: &[ForeignChange] = &[
         (
             "a rule added",
-            |world| {
-                let mut rule = world.observed.security_groups[0].rules[0].clone();
+            |account| {
+                let mut rule = account.observed.security_groups[0].rules[0].clone();
                 rule.id = "sgr-x".into();
                 rule.rule.from = 22;
                 rule.rule.to = 22;
-                world.observed.security_groups[0].rules.push(rule);
+                account.observed.security_groups[0].rules.push(rule);
             },
             &["Revoke"],
         ),
-        ("a rule removed", |world| world.observed.security_groups[0].rules.clear(), &["Authorize"]),
-        ("a listener removed", |world| world.observed.balancers[0].listeners.clear(), &["CreateListener"]),
+        ("a rule removed", |account| account.observed.security_groups[0].rules.clear(), &["Authorize"]),
+        ("a listener removed", |account| account.observed.balancers[0].listeners.clear(), &["CreateListener"]),
         (
             "an attribute changed",
-            |world| {
-                let attributes: &mut Attributes = &mut world.observed.balancers[0].attributes;
+            |account| {
+                let attributes: &mut Attributes = &mut account.observed.balancers[0].attributes;
                 attributes.insert("load_balancing.cross_zone.enabled".into(), "true".into());
             },
             &["SetBalancerAttributes"],
         ),
-        ("a target removed", |world| drop(world.observed.target_groups[0].targets.pop_first()), &["Register"]),
-        ("tags removed", |world| world.observed.target_groups[0].tags.clear(), &["AddTags"]),
+        ("a target removed", |account| drop(account.observed.target_groups[0].targets.pop_first()), &["Register"]),
+        ("tags removed", |account| account.observed.target_groups[0].tags.clear(), &["AddTags"]),
         (
             "groups replaced",
-            |world| world.observed.balancers[0].security_groups = vec!["sg-x".into()],
+            |account| account.observed.balancers[0].security_groups = vec!["sg-x".into()],
             &["SetSecurityGroups"],
         ),
-        ("health changed", |world| world.observed.target_groups[0].health.interval = 77, &["SetHealthCheck"]),
+        ("health changed", |account| account.observed.target_groups[0].health.interval = 77, &["SetHealthCheck"]),
     ];
     for (what, change, steps) in change {
-        let mut world = settled(&[]);
-        change(&mut world);
-        world.settle(&spec(&[]), &nodes([1, 2]));
-        assert_eq!(world.names(), *steps, "{what}");
+        let mut account = settled(&[]);
+        change(&mut account);
+        account.settle(&spec(&[]), &nodes([1, 2]));
+        assert_eq!(account.names(), *steps, "{what}");
     }
 }
 
 #[test]
 fn tags_of_other_owners_are_kept() {
-    let mut world = settled(&[]);
-    let mut desired = world.desired(&spec(&[]), &nodes([1, 2]));
+    let mut account = settled(&[]);
+    let mut desired = account.desired(&spec(&[]), &nodes([1, 2]));
     desired.tagging = Tagging { prunes: true, foreign: ["cost".to_owned()].into() };
     desired.balancer.tags.insert("cost".into(), "1".into());
-    world.observed.balancers[0].tags.extend([("cost".into(), "7".into()), ("by-hand".into(), "x".into())]);
-    let steps = diff::ensure(&desired, &world.observed).steps;
+    account.observed.balancers[0].tags.extend([("cost".into(), "7".into()), ("by-hand".into(), "x".into())]);
+    let steps = diff::ensure(&desired, &account.observed).steps;
     let [Step::RemoveTags { keys, .. }] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!(*keys, ["by-hand".to_owned()].into());
 }
 
 #[test]
 fn listener_is_recreated_when_its_protocol_changes() {
-    let world = settled(&[]);
-    let mut wanted = world.desired(&spec(&[]), &nodes([1, 2])).listeners[&80].clone();
-    let arn = world.observed.balancers[0].listeners[0].arn.clone();
+    let account = settled(&[]);
+    let mut wanted = account.desired(&spec(&[]), &nodes([1, 2])).listeners[&80].clone();
+    let arn = account.observed.balancers[0].listeners[0].arn.clone();
     let change = |wanted: &Listener| Step::ModifyListener {
         arn: arn.clone(),
         listener: Box::new(wanted.clone()),
         forwards: Vec::new(),
         last: Vec::new(),
     };
-    assert_eq!(world.observed.as_recreation(&change(&wanted)), None, "the protocol did not change");
+    assert_eq!(account.observed.as_recreation(&change(&wanted)), None, "the protocol did not change");
     wanted.protocol = ListenerProtocol::Udp;
-    let steps = world.observed.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
+    let steps =
+        account.observed.as_recreation(&change(&wanted)).map(|steps| steps.iter().map(name).collect::<Vec<_>>());
     assert_eq!(steps.unwrap(), ["DeleteListener", "CreateListener"]);
 }
 
 #[test]
 fn local_traffic_policy_changes_only_the_health_check() {
-    let mut world = settled(&[]);
+    let mut account = settled(&[]);
     let mut local = spec(&[]);
     local.external_traffic_policy = TrafficPolicy::Local;
     local.health_check_node_port = Some(31_000);
-    world.settle(&local, &nodes([1, 2]));
-    assert_eq!(world.names(), ["SetHealthCheck"]);
-    let health = &world.observed.target_groups[0].health;
+    account.settle(&local, &nodes([1, 2]));
+    assert_eq!(account.names(), ["SetHealthCheck"]);
+    let health = &account.observed.target_groups[0].health;
     assert_eq!((health.port.as_str(), health.path.as_deref()), ("31000", Some("/healthz")));
 }
 
 #[test]
 fn targets_of_other_clusters_stay_in_a_shared_group() {
     let shared = [("multi-cluster-target-group", "true")];
-    let mut world = settled(&shared);
+    let mut account = settled(&shared);
     let others = Target { id: "i-others".into(), port: 1 };
-    world.observed.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
-    let desired = world.desired(&spec(&shared), &nodes([3]));
-    let plan = diff::ensure(&desired, &world.observed);
+    account.observed.target_groups[0].targets.insert(others.clone(), TargetHealth::Healthy);
+    let desired = account.desired(&spec(&shared), &nodes([3]));
+    let plan = diff::ensure(&desired, &account.observed);
     // A target that may be ours is on record before it is registered, and until it is deregistered.
     assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["Record", "Register", "Deregister", "Record"]);
-    plan.steps.iter().for_each(|step: &Step| world.make(step));
-    let left = &world.observed.target_groups[0];
+    plan.steps.iter().for_each(|step: &Step| account.make(step));
+    let left = &account.observed.target_groups[0];
     assert!(left.targets.len() == 2 && left.targets.contains_key(&others), "{:?}", left.targets);
     assert!(left.recorded.as_ref().is_some_and(|ours| ours.len() == 1 && !ours.contains(&others)), "{left:?}");
 }
@@ -308,35 +309,35 @@ fn targets_of_other_clusters_stay_in_a_shared_group() {
 #[test]
 fn failed_load_balancer_is_deleted_and_recreated() {
     for kind in ["nlb", "external"] {
-        let mut world = settled(&[("type", kind)]);
-        let before = world.observed.balancers[0].name.clone();
-        world.observed.balancers[0].state = State::Failed;
-        world.observed.balancers[0].listeners.clear();
-        let plan = diff::ensure(&world.desired(&spec(&[("type", kind)]), &nodes([1, 2])), &world.observed);
+        let mut account = settled(&[("type", kind)]);
+        let before = account.observed.balancers[0].name.clone();
+        account.observed.balancers[0].state = State::Failed;
+        account.observed.balancers[0].listeners.clear();
+        let plan = diff::ensure(&account.desired(&spec(&[("type", kind)]), &nodes([1, 2])), &account.observed);
         assert_eq!(plan.steps.iter().map(name).collect::<Vec<_>>(), ["DeleteBalancer"], "{kind}");
         assert!(plan.again.is_some(), "the name is free once it is deleted");
-        plan.steps.iter().for_each(|step| world.make(step));
-        world.steps.clear();
-        world.settle(&spec(&[("type", kind)]), &nodes([1, 2]));
-        assert_eq!(world.names(), ["CreateBalancer", "CreateListener"], "{kind}");
-        assert_eq!(world.observed.balancers[0].name, before);
+        plan.steps.iter().for_each(|step| account.make(step));
+        account.steps.clear();
+        account.settle(&spec(&[("type", kind)]), &nodes([1, 2]));
+        assert_eq!(account.names(), ["CreateBalancer", "CreateListener"], "{kind}");
+        assert_eq!(account.observed.balancers[0].name, before);
     }
 }
 
 #[test]
 fn listener_is_tagged_before_it_is_changed() {
-    let mut world = settled(&[]);
-    world.observed.balancers[0].listeners[0].tags.clear();
-    world.settle(&spec(&[("ssl-cert", "arn:a")]), &nodes([1, 2]));
-    assert_eq!(world.names(), ["AddTags", "ModifyListener"]);
+    let mut account = settled(&[]);
+    account.observed.balancers[0].listeners[0].tags.clear();
+    account.settle(&spec(&[("ssl-cert", "arn:a")]), &nodes([1, 2]));
+    assert_eq!(account.names(), ["AddTags", "ModifyListener"]);
 }
 
 #[test]
 fn parts_of_a_stack_whose_adoption_began_are_claimed_before_the_load_balancer_is_deleted() {
-    let mut world = settled(&[("type", "external")]);
-    world.observed.target_groups[0].tags.remove("kubernetes.io/service-uid");
-    world.observed.security_groups[0].tags.remove("kubernetes.io/service-uid");
-    let steps = diff::delete(&world.observed, "u-1").steps;
+    let mut account = settled(&[("type", "external")]);
+    account.observed.target_groups[0].tags.remove("kubernetes.io/service-uid");
+    account.observed.security_groups[0].tags.remove("kubernetes.io/service-uid");
+    let steps = diff::delete(&account.observed, "u-1").steps;
     let expected = ["AddTags", "AddTags", "DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"];
     assert_eq!(steps.iter().map(name).collect::<Vec<_>>(), expected);
     let Step::AddTags { tags, .. } = &steps[0] else { panic!("{steps:?}") };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use providers::{EndpointTarget, Targets};
 
-use super::world::{World, settings};
+use super::account::{Account, settings};
 use crate::loadbalancer::model::build::targets;
 use crate::loadbalancer::model::subnets::choose;
 use crate::loadbalancer::names::Flavour;
@@ -96,7 +96,7 @@ fn addresses_go_to_the_subnets_that_they_belong_to() {
         ("internal", "true"),
         ("subnets", "subnet-1,subnet-2"),
     ]);
-    let desired = World::default().desired(&requested, &Targets::default());
+    let desired = Account::default().desired(&requested, &Targets::default());
     let given: Vec<_> = desired.balancer.subnets.iter().map(|one| one.private_v4.clone().unwrap()).collect();
     assert_eq!(given, ["10.0.1.9", "10.0.2.9"]);
     let few = settings(&spec(&[("eip-allocations", "eipalloc-1")]));
@@ -107,7 +107,7 @@ fn addresses_go_to_the_subnets_that_they_belong_to() {
 #[test]
 fn every_resource_has_the_tags_of_its_owner() {
     for kind in ["nlb", "external"] {
-        let desired = World::default().desired(&spec(&[("type", kind)]), &Targets::default());
+        let desired = Account::default().desired(&spec(&[("type", kind)]), &Targets::default());
         let listener = &desired.listeners[&80];
         let group = desired.security_group.as_ref().unwrap();
         for tags in [&desired.balancer.tags, &listener.tags, &listener.group.tags, &group.tags] {
@@ -178,27 +178,27 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
 fn load_balancer_of_either_upstream_is_adopted() {
     for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {
         let requested = spec(&[("type", kind), ("scheme", "internet-facing")]);
-        let mut world = World::default();
-        world.settle(&requested, &nodes([1]));
+        let mut account = Account::default();
+        account.settle(&requested, &nodes([1]));
         // As upstream left it: other names of target groups and the security group, no uid.
         let strip = |tags: &mut Tags| drop(tags.remove("kubernetes.io/service-uid"));
-        for balancer in &mut world.observed.balancers {
+        for balancer in &mut account.observed.balancers {
             strip(&mut balancer.tags);
             balancer.listeners.iter_mut().for_each(|listener| strip(&mut listener.tags));
         }
-        for group in &mut world.observed.target_groups {
+        for group in &mut account.observed.target_groups {
             group.name = foreign.into();
             strip(&mut group.tags);
         }
-        for group in &mut world.observed.security_groups {
+        for group in &mut account.observed.security_groups {
             group.name = foreign.into();
             strip(&mut group.tags);
         }
-        let dns = world.observed.balancers[0].dns.clone();
-        world.steps.clear();
-        world.settle(&requested, &nodes([1, 2]));
-        assert_eq!(world.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
-        assert_eq!(world.observed.balancers[0].dns, dns);
+        let dns = account.observed.balancers[0].dns.clone();
+        account.steps.clear();
+        account.settle(&requested, &nodes([1, 2]));
+        assert_eq!(account.names(), ["AddTags", "AddTags", "AddTags", "Register", "AddTags"], "{kind}");
+        assert_eq!(account.observed.balancers[0].dns, dns);
     }
 }
 

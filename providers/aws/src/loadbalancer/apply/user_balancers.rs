@@ -46,7 +46,7 @@ fn find<'a>(
 
 impl Balancers {
     /// Adds the load balancer that the user made to the observed state, if the Service names one.
-    pub(super) fn add_given(
+    pub(super) fn add_user_balancer(
         &self,
         work: &Work<'_>,
         listing: &Listing,
@@ -59,7 +59,7 @@ impl Balancers {
             CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix)
         })?;
         observed.elsewhere.remove(arn);
-        observed.balancers.push(ObservedBalancer { given: true, ..found.clone() });
+        observed.balancers.push(ObservedBalancer { shared: true, ..found.clone() });
         Ok(())
     }
 
@@ -71,7 +71,7 @@ impl Balancers {
         id: &LoadBalancerId,
         observed: &mut ObservedStack,
     ) -> Result<(), CloudError> {
-        for balancer in observed.balancers.iter_mut().filter(|balancer| balancer.given) {
+        for balancer in observed.balancers.iter_mut().filter(|balancer| balancer.shared) {
             let own = |tags: &Tags| ownership::is_own_creation(tags, &session.cluster, id);
             let (own, others): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut balancer.listeners).into_iter().partition(|listener| own(&listener.tags));

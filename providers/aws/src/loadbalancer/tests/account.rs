@@ -15,7 +15,7 @@ use crate::tags::ClusterTags;
 
 /// The resources of one Service.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct World {
+pub(crate) struct Account {
     pub observed: ObservedStack,
     pub steps: Vec<Step>,
 }
@@ -26,7 +26,7 @@ pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
     read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("the Service belongs to another controller")
 }
 
-impl World {
+impl Account {
     /// Returns the whole desired stack of a Service, given the existing resources.
     pub(crate) fn desired(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Desired {
         self.in_network(spec, targets, &samples::network())
@@ -42,7 +42,7 @@ impl World {
             network,
             observed: &self.observed,
             backend: build::wants_backend(&settings, existing, &self.observed).then_some("sg-backend"),
-            given: &[],
+            named_groups: &[],
             targets,
         };
         desired(&settings, &inputs).unwrap_or_else(|error| panic!("{error}")).0
