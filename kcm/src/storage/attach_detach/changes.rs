@@ -36,6 +36,9 @@ struct Tracked {
     changed: Option<Scope>,
     /// The last reconcile of all nodes, and each one since then, has succeeded.
     is_settled: bool,
+    /// A reconcile has begun. If the next one begins while this is set, it has ended by a panic: the changes that it took
+    /// are lost.
+    is_running: bool,
     /// When one of the nodes has to be checked again.
     next: Option<Instant>,
 }
@@ -56,10 +59,14 @@ impl Changes {
         }
     }
 
-    /// Begins a reconcile: returns the nodes that have changed, and forgets the changes.
+    /// Begins a reconcile: returns the nodes that have changed, and forgets the changes. The reconcile has to end with
+    /// [`Changes::succeeded`], [`Changes::failed`], [`Changes::postponed`] or [`Changes::forget`]; after any other end, the
+    /// next one concerns all nodes.
     pub fn take(&self, volume: &Str, now: Instant) -> Scope {
         let mut tracked = lock(&self.0);
         let tracked = tracked.entry(volume.clone()).or_default();
+        tracked.is_settled &= !tracked.is_running;
+        tracked.is_running = true;
         let changed = tracked.changed.take();
         let is_due = tracked.next.is_some_and(|next| next <= now);
         changed.filter(|_| tracked.is_settled && !is_due).unwrap_or(Scope::All)
@@ -72,6 +79,7 @@ impl Changes {
         let Some(tracked) = tracked.get_mut(volume) else { return next };
         let known = if *scope == Scope::All { None } else { tracked.next };
         tracked.is_settled |= *scope == Scope::All;
+        tracked.is_running = false;
         tracked.next = known.into_iter().chain(next).min();
         tracked.next
     }
@@ -80,7 +88,16 @@ impl Changes {
     pub fn failed(&self, volume: &Str) {
         if let Some(tracked) = lock(&self.0).get_mut(volume) {
             tracked.is_settled = false;
+            tracked.is_running = false;
         }
+    }
+
+    /// Notes that a reconcile has ended before it has done anything: the next one concerns its nodes again.
+    pub fn postponed(&self, volume: &Str, scope: Scope) {
+        if let Some(tracked) = lock(&self.0).get_mut(volume) {
+            tracked.is_running = false;
+        }
+        self.add(volume, scope);
     }
 
     /// Forgets a volume that has no nodes any longer, or whose nodes depend on each other.
@@ -115,6 +132,7 @@ mod tests {
             changes.succeeded(&volume, &Scope::All, None);
             changed.into_iter().for_each(|scope| changes.add(&volume, scope));
             assert_eq!(changes.take(&volume, now), expected, "{name}");
+            changes.succeeded(&volume, &expected, None);
             assert_eq!(changes.take(&volume, now), Scope::All, "{name}: it is forgotten");
             changes.forget(&volume);
             changes.add(&volume, nodes(&["a"]));
@@ -134,9 +152,11 @@ mod tests {
         changes.add(&volume, Scope::All);
         changes.succeeded(&volume, &Scope::All, Some(now + 9 * second));
         assert_eq!(take(now), Scope::All, "a change during the first one");
+        changes.succeeded(&volume, &Scope::All, Some(now + 9 * second));
         assert_eq!(take(now), nodes(&["a"]));
         assert_eq!(changes.succeeded(&volume, &nodes(&["a"]), Some(now + 99 * second)), Some(now + 9 * second));
         assert_eq!(take(now + 8 * second), nodes(&["a"]));
+        changes.succeeded(&volume, &nodes(&["a"]), None);
         assert_eq!(take(now + 9 * second), Scope::All, "a node has to be checked again");
         assert_eq!(changes.succeeded(&volume, &Scope::All, None), None);
         assert_eq!(take(now + 9 * second), nodes(&["a"]));
@@ -144,5 +164,27 @@ mod tests {
         assert_eq!(take(now), Scope::All, "after a failure");
         changes.succeeded(&volume, &nodes(&["a"]), None);
         assert_eq!(take(now), Scope::All, "only a reconcile of all nodes makes up for it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconcile_concerns_all_nodes_when_the_last_one_never_ended() {
+        let (changes, volume, now) = (Changes::default(), Str::from("v"), Instant::now());
+        let take = || {
+            changes.add(&volume, nodes(&["a"]));
+            changes.take(&volume, now)
+        };
+        let settle = || {
+            changes.take(&volume, now);
+            changes.succeeded(&volume, &Scope::All, None);
+        };
+        settle();
+        changes.add(&volume, nodes(&["b"]));
+        assert_eq!(changes.take(&volume, now), nodes(&["b"]));
+        // It panics here: the change of b must not be lost.
+        assert_eq!(take(), Scope::All);
+        changes.succeeded(&volume, &Scope::All, None);
+        assert_eq!(take(), nodes(&["a"]));
+        changes.postponed(&volume, nodes(&["a"]));
+        assert_eq!(changes.take(&volume, now), nodes(&["a"]), "a postponed reconcile loses nothing");
     }
 }
