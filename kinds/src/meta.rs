@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::decode::DecodeError;
 use crate::intern::{Interner, Labels, Str};
 use crate::wire::schema::{object_meta, owner_reference};
-use crate::wire::{Put, WireError, fields, map_entry};
+use crate::wire::{Put, WireError, fields, map_entry, push};
 
 pub use crate::value::time::Time;
 pub use crate::wire::splice::without_managed_fields;
@@ -60,7 +60,11 @@ pub enum Uid {
 impl Uid {
     /// Reads a uid.
     pub fn parse(text: &str) -> Self {
-        parse_uuid(text).map_or_else(|| Self::Text(text.into()), |value| Self::Uuid(value.to_be_bytes()))
+        match parse_uuid(text) {
+            Some(value) => Self::Uuid(value.to_be_bytes()),
+            None if text.is_empty() => Self::default(),
+            None => Self::Text(text.into()),
+        }
     }
 }
 
@@ -99,7 +103,7 @@ impl fmt::Debug for Uid {
 
 impl Default for Uid {
     fn default() -> Self {
-        Self::Text(Arc::from(""))
+        Self::Text(Arc::default())
     }
 }
 
@@ -247,7 +251,9 @@ impl Meta {
                     let (key, value) = map_entry(field.value.bytes())?;
                     annotation(key, value);
                 }
-                object_meta::OWNER_REFERENCES => owners.push(OwnerRef::decode(interner, field.value.bytes())?),
+                object_meta::OWNER_REFERENCES => {
+                    push(&mut owners, OwnerRef::decode(interner, field.value.bytes())?, message)?;
+                }
                 object_meta::FINALIZERS => finalizers.push(interner.str(field.value.str())),
                 _ => {}
             }

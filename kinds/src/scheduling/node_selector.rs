@@ -13,7 +13,7 @@ pub const NAME_FIELD: &str = "metadata.name";
 /// A node selector: at least one of its terms must match. A selector without terms matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSelector {
-    /// The terms.
+    /// The terms that can match. Empty ones, of which an object may have 700,000, are left out: they match nothing.
     pub terms: Vec<Term>,
 }
 
@@ -44,7 +44,7 @@ impl NodeSelector {
         for field in fields(message) {
             let field = field?;
             if field.number == node_selector::NODE_SELECTOR_TERMS {
-                selector.terms.push(Term::decode(interner, field.value.bytes())?);
+                selector.terms.extend(Some(Term::decode(interner, field.value.bytes())?).filter(|term| !term.is_empty()));
             }
         }
         Ok(selector)
@@ -70,9 +70,13 @@ impl Term {
         Ok(read)
     }
 
+    fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
     /// Returns true if all requirements hold. An empty term matches nothing.
     fn matches(&self, node: &Meta) -> bool {
-        !(self.labels.is_empty() && self.fields.is_empty())
+        !self.is_empty()
             && self.labels.iter().all(|requirement| requirement.holds_for_labels(&node.labels))
             && self.fields.iter().all(|requirement| requirement.holds_for_name(&node.name))
     }
