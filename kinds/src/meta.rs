@@ -275,6 +275,19 @@ impl Meta {
         })
     }
 
+    /// Returns the memory that the metadata takes if it shares nothing with other objects, in bytes.
+    pub fn bytes(&self) -> usize {
+        // Besides its text, a string takes the counters of its allocation and its place in the interner.
+        const STRING: usize = 40;
+        let labels = self.labels.iter().map(|(key, value)| 2 * STRING + key.len() + value.len());
+        let owners = self.owners.iter().map(|owner| size_of::<OwnerRef>() + STRING + owner.name.len());
+        let finalizers = self.finalizers.iter().map(|finalizer| STRING + finalizer.len());
+        size_of::<Self>()
+            + self.name.len()
+            + self.namespace.len()
+            + labels.chain(owners).chain(finalizers).sum::<usize>()
+    }
+
     /// Returns the object's key in queues and stores.
     pub fn key(&self) -> ObjectKey {
         ObjectKey { namespace: self.namespace.clone(), name: self.name.clone() }

@@ -27,6 +27,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError, refusal, retry_after};
 use crate::fence::Fence;
 use crate::journal::{note, note_retry_after};
+use crate::stale;
 use crate::text::percent_encode;
 
 /// Only the metadata of an object, if the server supports that for its kind.
@@ -52,6 +53,9 @@ pub enum WriteError {
     /// This process no longer leads: nothing was sent.
     #[error("this process no longer holds the lease; nothing was sent")]
     NotLeading,
+    /// The deletion would be based on an outdated record: nothing was sent.
+    #[error("nothing is deleted: the newest state of {0} cannot be decoded, and the cache has an older one")]
+    Stale(String),
     /// A name cannot be part of a path: nothing was sent, and a retry fails until that name changes.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
@@ -137,7 +141,11 @@ impl WriteError {
         match self {
             Self::Lost(_) | Self::TooLong(_) | Self::Unreadable(_) => true,
             Self::Refused(status) => is_inconclusive(status),
-            Self::NotLeading | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => false,
+            Self::NotLeading
+            | Self::Stale(_)
+            | Self::InvalidName(_)
+            | Self::InvalidRequest(_)
+            | Self::NotSent(_) => false,
         }
     }
 
@@ -465,6 +473,11 @@ impl Writer {
         body: Bytes,
     ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
+        if method == Method::DELETE
+            && let Some(object) = stale::read()
+        {
+            return Err(WriteError::Stale(object));
+        }
         let mut request = Request::builder().method(method.clone()).uri(path).header(header::ACCEPT, accept);
         if !content_type.is_empty() {
             request = request.header(header::CONTENT_TYPE, content_type);

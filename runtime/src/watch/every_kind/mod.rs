@@ -66,6 +66,10 @@ impl Kind for Metadata {
     fn meta(&self) -> &Meta {
         &self.0
     }
+
+    fn limited_bytes(&self) -> usize {
+        self.0.bytes()
+    }
 }
 
 /// A change as subscribers receive it.
@@ -105,6 +109,8 @@ pub trait Source: Send + Sync {
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
     fn undecodable(&self) -> usize;
+    /// Returns true if the metadata of an object is older than the object on the server, which cannot be decoded.
+    fn is_stale(&self, key: &ObjectKey) -> bool;
     /// Returns true if the first list is complete.
     fn is_synced(&self) -> bool {
         self.progress().is_synced()
@@ -140,6 +146,10 @@ impl<K: Kind> Source for Store<K> {
 
     fn undecodable(&self) -> usize {
         Store::undecodable(self)
+    }
+
+    fn is_stale(&self, key: &ObjectKey) -> bool {
+        Store::is_stale(self, key)
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {
@@ -184,6 +194,10 @@ impl Source for Untyped {
 
     fn undecodable(&self) -> usize {
         self.store.undecodable()
+    }
+
+    fn is_stale(&self, key: &ObjectKey) -> bool {
+        self.store.is_stale(key)
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {
