@@ -376,6 +376,11 @@ impl<K: Kind> Store<K> {
         self.undecodable.add(key)
     }
 
+    /// Returns true if the API server has an object of this name, decodable or not, as far as the watch knows.
+    pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
+        self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
+    }
+
     /// Returns the memory of all records, as far as their kind limits it ([`Kind::limited_bytes`]).
     pub(crate) fn limited_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)

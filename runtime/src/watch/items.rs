@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
-use kinds::envelope::{MAGIC, list_version};
-use kinds::schema::{list_meta, unknown};
-use kinds::wire::{Head, find};
+use kinds::envelope::{MAGIC, list_version, require_list};
+use kinds::schema::{list_meta, type_meta, unknown};
+use kinds::wire::{Head, find, find_str};
 use tokio::time::timeout;
 
 use super::frames::{FrameError, MAX_FRAME_BYTES};
@@ -79,7 +79,12 @@ where
                         self.buffer.advance(head.size);
                         self.position = Position::List(head.length);
                     }
-                    Some(head) => drop(self.field(head).await?),
+                    Some(head) => {
+                        let field = self.field(head).await?;
+                        if head.number == unknown::TYPE_META {
+                            require_list(find_str(&field, type_meta::KIND))?;
+                        }
+                    }
                 },
                 Position::List(0) => self.position = Position::Envelope,
                 Position::List(left) => {

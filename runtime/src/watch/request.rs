@@ -49,6 +49,9 @@ pub enum WatchError {
     /// A streaming list ended before it was complete; a partial list is discarded.
     #[error("the streaming list ended before it was complete")]
     Incomplete,
+    /// The server sends more than any server can have stored.
+    #[error("{0}: either the list never ends, or the server has too many objects")]
+    TooLarge(&'static str),
     /// A defect in this process.
     #[error("panic: {0}")]
     Panicked(String),

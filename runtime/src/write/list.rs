@@ -142,7 +142,7 @@ impl Writer {
             items.push(Meta::decode(&interner, meta, |_, _| {})?);
             Ok(())
         };
-        let version = self.read_pages(resource, list, decode).await?;
+        let version = parse_version(&self.read_pages(resource, list, decode).await?)?;
         Ok(MetaList { version, items })
     }
 
@@ -213,13 +213,14 @@ impl Writer {
         self.read_pages(resource, list, pass).await.map(drop)
     }
 
-    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list.
+    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list
+    /// as the server has written it.
     async fn read_pages(
         &self,
         resource: &Resource,
         mut pages: Pages,
         mut visit: impl FnMut(&[u8]) -> Result<(), DecodeError>,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<String, WriteError> {
         let deadline = Instant::now() + MAX_LIST_TIME;
         let mut next = String::new();
         loop {
@@ -227,7 +228,7 @@ impl Writer {
             let page = envelope::page(&response.0)?;
             page.items.iter().try_for_each(|item| visit(item))?;
             if page.next.is_empty() {
-                return Ok(page.version);
+                return Ok(page.version.to_owned());
             }
             if page.next == next || Instant::now() >= deadline {
                 return Err(endless(resource).into());

@@ -409,7 +409,7 @@ impl Writer {
         let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
         let page = envelope::page(&response.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
-        Ok((page.version, read))
+        Ok((page.version()?, read))
     }
 
     /// Sends a patch of this type. Returns the object's metadata.

@@ -275,7 +275,8 @@ async fn update_that_always_conflicts_is_retried_with_backoff() {
 fn page_of_widgets(names: &[&str], label: &str, next: &str) -> (u16, Vec<u8>) {
     let mut list = Vec::new();
     list.put_message(1, |meta| {
-        meta.put_str(list_meta::RESOURCE_VERSION, "9");
+        // The versions of some aggregated APIs are no numbers.
+        meta.put_str(list_meta::RESOURCE_VERSION, "9/12");
         meta.put_str(list_meta::CONTINUE, next);
     });
     for name in names {
@@ -283,7 +284,7 @@ fn page_of_widgets(names: &[&str], label: &str, next: &str) -> (u16, Vec<u8>) {
             widget.put_message(1, |meta| {
                 meta.put_str(object_meta::NAME, name);
                 meta.put_str(object_meta::UID, &format!("uid-of-{name}"));
-                meta.put_str(object_meta::RESOURCE_VERSION, "8");
+                meta.put_str(object_meta::RESOURCE_VERSION, "8/11");
                 meta.put_entry(object_meta::LABELS, "text", label);
                 meta.put_str(object_meta::FINALIZERS, "a/x");
             });
