@@ -3,15 +3,23 @@
 //! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails, and the cache loses
 //! what the list has added, so that the next one begins with as much memory.
 
+use std::time::Duration;
+
 use hashbrown::HashSet;
 use kinds::Kind;
 use kinds::meta::ObjectKey;
+use tokio::time::Instant;
 
+use super::frames::FrameError;
 use super::request::WatchError;
 use crate::store::Store;
 
 /// Maximum number of pages: five million objects in pages of 100.
 const MAX_PAGES: usize = 50_000;
+
+/// Maximum time of a list, or of one page. An API server ends a list after a minute, and the watch that a list is streamed
+/// by after ten.
+const MAX_TIME: Duration = Duration::from_secs(900);
 
 /// Maximum number of objects, far above what an API server can store of one kind.
 const MAX_OBJECTS: usize = 5_000_000;
@@ -67,6 +75,8 @@ pub(super) struct ListProgress {
     pages: usize,
     objects: usize,
     bytes: u64,
+    /// The begin of the list, or of its page.
+    begun: Instant,
 }
 
 impl ListProgress {
@@ -74,12 +84,13 @@ impl ListProgress {
     pub(super) fn new<K: Kind>(store: &Store<K>, limits: Limits) -> Self {
         let unseen = store.keys();
         let is_first = unseen.is_empty();
-        Self { limits, unseen, added: Vec::new(), is_first, pages: 0, objects: 0, bytes: 0 }
+        Self { limits, unseen, added: Vec::new(), is_first, pages: 0, objects: 0, bytes: 0, begun: Instant::now() }
     }
 
     /// Counts a page.
     pub(super) fn begin_page(&mut self) -> Result<(), WatchError> {
         self.pages += 1;
+        self.begun = Instant::now();
         if self.pages > self.limits.pages { Err(WatchError::TooLarge("the list has too many pages")) } else { Ok(()) }
     }
 
@@ -92,6 +103,9 @@ impl ListProgress {
     ) -> Result<(), WatchError> {
         self.objects += 1;
         self.bytes += object.len() as u64;
+        if self.begun.elapsed() > MAX_TIME {
+            return Err(FrameError::Slow(MAX_TIME).into());
+        }
         if self.objects > self.limits.objects {
             return Err(WatchError::TooLarge("the list has too many objects"));
         }
