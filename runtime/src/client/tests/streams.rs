@@ -101,3 +101,18 @@ async fn failed_connection_is_replaced() {
     assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
     assert_eq!(bed.server.connections(), 2);
 }
+
+#[tokio::test]
+async fn server_that_closes_each_connection_is_not_dialed_in_a_loop() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    bed.server.is_leaving.store(true, Ordering::SeqCst);
+    let clients = bed.connect().await;
+    let requests = (0..20).map(|_| clients.send(&Identity::Own, request(Method::GET, "/x"), MAX_BODY_BYTES));
+    let _ = tokio::time::timeout(Duration::from_secs(2), futures::future::join_all(requests)).await;
+    let connections = bed.server.connections();
+    assert!(connections < 30, "{connections} connections in two seconds");
+    bed.server.is_leaving.store(false, Ordering::SeqCst);
+    let limit = Duration::from_secs(10);
+    let recovered = tokio::time::timeout(limit, status(&clients, Method::GET)).await;
+    assert_eq!(recovered.expect("the pool does not recover"), 200);
+}
