@@ -106,7 +106,7 @@ impl<K: Kind> Reflector<K> {
 
     /// Sets limits for tests.
     #[cfg(test)]
-    pub fn limited(self, limits: Limits) -> Self {
+    pub(super) fn limited(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use kinds::meta::Parts;
 use kinds::namespace_deletion::pod_grace;
 use kinds::schema::object_meta;
-use kinds::wire::{fields, find};
+use kinds::wire::{Field, copy_fields, fields, find};
 use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
@@ -19,6 +19,10 @@ const MAX_AWAITED: usize = 10_000;
 
 /// Maximum length of a name and a namespace that the API server accepts, in bytes. An aggregated API may send longer ones.
 const MAX_NAME_BYTES: usize = 253 + 63;
+
+/// The fields that identify an object.
+const IDENTITY: [u32; 4] =
+    [object_meta::NAME, object_meta::NAMESPACE, object_meta::UID, object_meta::RESOURCE_VERSION];
 
 /// Maximum size of all distinct finalizers that are counted, in bytes. A condition with more would be too long for etcd.
 const MAX_FINALIZER_BYTES: usize = 256 << 10;
@@ -83,9 +87,10 @@ impl Tally {
         if length(object_meta::NAME) + length(object_meta::NAMESPACE) > MAX_NAME_BYTES {
             return None;
         }
-        let meta = Meta::decode(&self.interner, meta, |_, _| {}).ok()?;
-        let (labels, owners) = (self.interner.labels(Vec::new()), self.interner.owners(&[]));
-        Some(Meta { labels, owners, finalizers: self.interner.list(&[]), ..meta })
+        let mut identity = Vec::new();
+        let is_part = |field: &Field<'_>| IDENTITY.contains(&field.number);
+        copy_fields(meta, &mut identity, is_part).ok()?;
+        Meta::decode(&self.interner, &identity, |_, _| {}).ok()
     }
 
     /// Returns the result for the objects, which still exist after the deletion of all was requested, and the objects, if

@@ -317,7 +317,7 @@ async fn remaining_objects_are_counted_however_many_they_are() {
         let clients = clients(move |method, path, body| match method.as_str() {
             "PUT" => {
                 written.lock().expect("the updates").push(body.to_vec());
-                (200, envelope::wrap(&Namespace::RESOURCE, body))
+                (200, body.to_vec())
             }
             "DELETE" => (200, deleted.clone()),
             _ if path.starts_with("/api/v1/namespaces/") => {
@@ -348,7 +348,7 @@ async fn objects_without_a_collection_are_deleted_page_by_page() {
             sent.lock().expect("the requests").push(format!("{method} {}{page}", path.rsplit('/').next().unwrap_or("")));
         }
         match method.as_str() {
-            "PUT" => (200, envelope::wrap(&Namespace::RESOURCE, body)),
+            "PUT" => (200, body.to_vec()),
             "DELETE" => (200, envelope::wrap_as("v1", "Status", &[])),
             _ if path.starts_with("/api/v1/namespaces/") => {
                 (200, envelope::wrap(&Namespace::RESOURCE, &terminating_namespace("Terminating")))
