@@ -85,7 +85,9 @@ impl WriteError {
     }
 
     fn has_reason(&self, reason: &str, code: u16) -> bool {
-        self.status().is_some_and(|status| status.reason == reason || status.reason.is_empty() && status.code == code)
+        self.status().is_some_and(|status| {
+            status.reason == reason || status.reason.is_empty() && status.code == code && !status.is_of_proxy()
+        })
     }
 
     /// Returns true if the object does not exist.

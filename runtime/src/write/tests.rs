@@ -239,3 +239,18 @@ async fn reconcile_that_has_read_a_stale_record_deletes_nothing() {
     delete().await.expect("outside of a reconcile");
     assert_eq!(paths.lock().expect("the paths").len(), 2);
 }
+
+#[tokio::test]
+async fn page_of_a_proxy_is_no_proof_of_absence() {
+    for (code, body, is_absent) in [
+        (404, "404 page not found\n", true),
+        (404, "", true),
+        (404, "<html><head><title>404 Not Found</title></head></html>", false),
+        (404, "\n<!DOCTYPE html><p>no backend", false),
+    ] {
+        let (writer, _) = writer(Fence::open(), move |_| Some(full(code, &[], body))).await;
+        let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("refused");
+        assert_eq!(error.is_not_found(), is_absent, "{body}");
+        assert_eq!(error.is_object_deleted(), is_absent, "{body}");
+    }
+}
