@@ -151,7 +151,12 @@ impl Writer {
     /// Same as [`Writer::get`].
     pub async fn get_meta(&self, resource: &Resource, key: &ObjectKey) -> Result<Meta, WriteError> {
         let path = path::referenced(resource, key)?;
-        Ok(self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?)
+        let meta = self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?;
+        if meta.name == key.name {
+            return Ok(meta);
+        }
+        // Another uid means that the object no longer exists; another name means that this is not the response.
+        Err(DecodeError::field("metadata.name", "is that of another object than the requested one").into())
     }
 
     /// Deletes one object under preconditions.

@@ -91,6 +91,8 @@ pub(super) struct Server {
     pub(super) streams: Arc<AtomicU32>,
     /// New HTTP/2 connections are closed by a GOAWAY as soon as they are open.
     pub(super) is_leaving: Arc<AtomicBool>,
+    /// Number of new connections that get no response, not even to the TLS handshake.
+    pub(super) silent: Arc<AtomicUsize>,
     tls: Arc<Mutex<Arc<rustls::ServerConfig>>>,
 }
 
@@ -115,13 +117,20 @@ impl Server {
             open: Arc::default(),
             streams: Arc::new(AtomicU32::new(200)),
             is_leaving: Arc::default(),
+            silent: Arc::default(),
             tls: Arc::new(Mutex::new(server_tls(server, clients, protocols))),
         };
         let (seen, connections, open) = (started.seen.clone(), started.connections.clone(), started.open.clone());
         let (tls, streams, is_leaving) = (started.tls.clone(), started.streams.clone(), started.is_leaving.clone());
+        let silent = started.silent.clone();
         tokio::spawn(async move {
+            let mut ignored = Vec::new();
             while let Ok((tcp, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
+                if silent.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+                    ignored.push(tcp);
+                    continue;
+                }
                 let tls = tls.lock().expect("the configuration").clone();
                 let (seen, open, script) = (seen.clone(), open.clone(), script.clone());
                 let limits = (streams.load(Ordering::SeqCst), is_leaving.load(Ordering::SeqCst));
