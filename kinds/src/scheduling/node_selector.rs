@@ -44,7 +44,9 @@ impl NodeSelector {
         for field in fields(message) {
             let field = field?;
             if field.number == node_selector::NODE_SELECTOR_TERMS {
-                selector.terms.extend(Some(Term::decode(interner, field.value.bytes())?).filter(|term| !term.is_empty()));
+                selector
+                    .terms
+                    .extend(Some(Term::decode(interner, field.value.bytes())?).filter(|term| !term.is_empty()));
             }
         }
         Ok(selector)

@@ -174,7 +174,8 @@ mod tests {
                 }
             });
             let started = Instant::now();
-            let read = tokio::time::timeout(Duration::from_secs(600), frames.next()).await.expect("the frame never ends");
+            let read =
+                tokio::time::timeout(Duration::from_secs(600), frames.next()).await.expect("the frame never ends");
             assert!(matches!(read, Err(FrameError::Slow(_))), "{read:?}");
             assert!(started.elapsed() <= Duration::from_secs(61), "{:?}", started.elapsed());
         }

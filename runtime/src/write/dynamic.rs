@@ -235,7 +235,9 @@ mod tests {
         let opaque = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let mut success = Vec::new();
         success.put_str(2, "Success");
-        for other in [opaque, envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
+        for other in
+            [opaque, envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()]
+        {
             assert_eq!(names(deleted_objects(&other).expect("a response")), None);
         }
     }

@@ -143,11 +143,9 @@ impl WriteError {
         match self {
             Self::Lost(_) | Self::TooLong(_) | Self::Unreadable(_) => true,
             Self::Refused(status) => is_inconclusive(status),
-            Self::NotLeading
-            | Self::Stale(_)
-            | Self::InvalidName(_)
-            | Self::InvalidRequest(_)
-            | Self::NotSent(_) => false,
+            Self::NotLeading | Self::Stale(_) | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => {
+                false
+            }
         }
     }
 

@@ -21,8 +21,7 @@ const MAX_AWAITED: usize = 10_000;
 const MAX_NAME_BYTES: usize = 253 + 63;
 
 /// The fields that identify an object.
-const IDENTITY: [u32; 4] =
-    [object_meta::NAME, object_meta::NAMESPACE, object_meta::UID, object_meta::RESOURCE_VERSION];
+const IDENTITY: [u32; 4] = [object_meta::NAME, object_meta::NAMESPACE, object_meta::UID, object_meta::RESOURCE_VERSION];
 
 /// Maximum size of all distinct finalizers that are counted, in bytes. A condition with more would be too long for etcd.
 const MAX_FINALIZER_BYTES: usize = 256 << 10;

@@ -298,7 +298,8 @@ fn discovery_of_widgets(path: &str, verbs: &[&str]) -> (u16, Vec<u8>) {
     let kind = json!({"group": "", "version": "", "kind": WIDGETS.kind});
     let widgets = json!({"resource": WIDGETS.plural, "responseKind": kind, "scope": "Namespaced", "verbs": verbs});
     let versions = json!([{"version": "v1", "freshness": "Current", "resources": [widgets]}]);
-    let groups = if path == "/apis" { json!([{"metadata": {"name": WIDGETS.group}, "versions": versions}]) } else { json!([]) };
+    let groups =
+        if path == "/apis" { json!([{"metadata": {"name": WIDGETS.group}, "versions": versions}]) } else { json!([]) };
     (200, json!({ "items": groups }).to_string().into_bytes())
 }
 
@@ -345,7 +346,9 @@ async fn objects_without_a_collection_are_deleted_page_by_page() {
     let clients = clients(move |method, path, body| {
         if path.contains("/widgets") {
             let page = path.split_once("continue=").map_or("", |(_, token)| token);
-            sent.lock().expect("the requests").push(format!("{method} {}{page}", path.rsplit('/').next().unwrap_or("")));
+            sent.lock()
+                .expect("the requests")
+                .push(format!("{method} {}{page}", path.rsplit('/').next().unwrap_or("")));
         }
         match method.as_str() {
             "PUT" => (200, body.to_vec()),
@@ -354,7 +357,8 @@ async fn objects_without_a_collection_are_deleted_page_by_page() {
                 (200, envelope::wrap(&Namespace::RESOURCE, &terminating_namespace("Terminating")))
             }
             _ if path.contains("/widgets?") && path.contains("continue=first") => {
-                let status = json!({"kind": "Status", "code": 410, "reason": "Expired", "metadata": {"continue": "later"}});
+                let status =
+                    json!({"kind": "Status", "code": 410, "reason": "Expired", "metadata": {"continue": "later"}});
                 (410, status.to_string().into_bytes())
             }
             _ if path.contains("/widgets?") && path.contains("continue=later") => page_of_widgets(&["b"], "", ""),

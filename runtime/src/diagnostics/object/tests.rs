@@ -117,7 +117,15 @@ fn deadlines_stores_workers_and_queues_are_reported() {
     let kinds: Vec<WaitKind> = summaries.iter().map(|(what, ..)| *what).collect();
     assert_eq!(
         kinds,
-        [WaitKind::Worker, WaitKind::Store, WaitKind::Store, WaitKind::Store, WaitKind::Store, WaitKind::Deadline, WaitKind::Queue]
+        [
+            WaitKind::Worker,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Deadline,
+            WaitKind::Queue
+        ]
     );
     let has =
         |words: &str| assert!(summaries.iter().any(|(.., text)| text.contains(words)), "{words} in {summaries:?}");

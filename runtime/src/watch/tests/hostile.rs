@@ -18,7 +18,9 @@ fn expired() -> Reply {
 }
 
 /// Serves an honest list first, and each later one by `script`, which gets the number of the list's request.
-async fn honest_then(script: impl Fn(&str, usize) -> Reply + Send + Sync + 'static) -> (Arc<Clients>, Arc<AtomicUsize>) {
+async fn honest_then(
+    script: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
+) -> (Arc<Clients>, Arc<AtomicUsize>) {
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = lists.clone();
     let clients = clients(move |uri| {
@@ -49,9 +51,9 @@ async fn list_without_end_is_given_up_and_what_it_added_is_removed() {
             }
         }),
         ("a stream of new objects", |uri, number| match uri {
-            uri if uri.contains("sendInitialEvents") => Reply::Open(
-                (0..5000).map(|at| event("ADDED", &object(&format!("endless-{number}-{at}"), 3))).collect(),
-            ),
+            uri if uri.contains("sendInitialEvents") => {
+                Reply::Open((0..5000).map(|at| event("ADDED", &object(&format!("endless-{number}-{at}"), 3))).collect())
+            }
             _ => Reply::Never,
         }),
     ];
@@ -145,9 +147,7 @@ async fn metadata_that_a_watch_adds_is_limited() {
             Reply::Open(vec![end_of_list(9)])
         }
         uri if uri.contains("limit=1") => Reply::Whole(page(9, "", &[])),
-        _ => Reply::Open(
-            (10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect(),
-        ),
+        _ => Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect()),
     })
     .await;
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
