@@ -146,6 +146,35 @@ mod tests {
     }
 
     #[test]
+    fn empty_terms_are_left_out_and_match_nothing() {
+        let mut message = Vec::new();
+        (0..1000).for_each(|_| message.put_message(node_selector::NODE_SELECTOR_TERMS, |_| {}));
+        let interner = Interner::default();
+        let node = Meta::decode(
+            &interner,
+            &{
+                let mut meta = Vec::new();
+                meta.put_str(object_meta::NAME, "a");
+                meta.put_str(object_meta::RESOURCE_VERSION, "1");
+                meta
+            },
+            |_, _| {},
+        )
+        .expect("a node");
+        let empty = NodeSelector::decode(&interner, &message).expect("well-formed");
+        assert!(empty.terms.is_empty() && !empty.matches(&node));
+        message.put_message(node_selector::NODE_SELECTOR_TERMS, |term| {
+            term.put_message(term::MATCH_FIELDS, |field| {
+                field.put_str(requirement::KEY, NAME_FIELD);
+                field.put_str(requirement::OPERATOR, "In");
+                field.put_str(requirement::VALUES, "a");
+            });
+        });
+        let some = NodeSelector::decode(&interner, &message).expect("well-formed");
+        assert_eq!((some.terms.len(), some.matches(&node)), (1, true));
+    }
+
+    #[test]
     fn label_requirements_hold_as_for_the_scheduler() {
         let labels = [("cpus".into(), "16".into()), ("zone".into(), "a".into())];
         for (key, operator, values, expected) in [
