@@ -328,7 +328,7 @@ mod tests {
                 meta.put_str(list_meta::CONTINUE, &token);
                 meta.put_str(list_meta::RESOURCE_VERSION, "5");
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(1.0, 1)), Fence::open())
     }
@@ -367,7 +367,7 @@ mod tests {
                     });
                 });
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         (Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open()), counter)
     }
@@ -422,7 +422,7 @@ mod tests {
                     object.put_bytes(15, &vec![0; size << 20]);
                 });
             }
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
     }
@@ -464,7 +464,7 @@ mod tests {
             let clients = clients(move |_, _, _| {
                 let mut list = Vec::new();
                 list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, text));
-                (200, envelope::wrap(&THINGS, &list))
+                (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
             });
             let bucket = Arc::new(TokenBucket::new(100.0, 100));
             let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());
@@ -488,7 +488,7 @@ mod tests {
                     meta.put_str(object_meta::RESOURCE_VERSION, "4");
                 });
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         let bucket = Arc::new(TokenBucket::new(100.0, 100));
         let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());
