@@ -297,9 +297,9 @@ fn page_of_widgets(names: &[&str], label: &str, next: &str) -> (u16, Vec<u8>) {
 fn discovery_of_widgets(path: &str, verbs: &[&str]) -> (u16, Vec<u8>) {
     let kind = json!({"group": "", "version": "", "kind": WIDGETS.kind});
     let widgets = json!({"resource": WIDGETS.plural, "responseKind": kind, "scope": "Namespaced", "verbs": verbs});
-    let versions = json!([{"version": "v1", "freshness": "Current", "resources": [widgets]}]);
-    let groups =
-        if path == "/apis" { json!([{"metadata": {"name": WIDGETS.group}, "versions": versions}]) } else { json!([]) };
+    let (group, resources) = if path == "/apis" { (WIDGETS.group, json!([widgets])) } else { ("", json!([])) };
+    let versions = json!([{"version": "v1", "freshness": "Current", "resources": resources}]);
+    let groups = json!([{"metadata": {"name": group}, "versions": versions}]);
     (200, json!({ "items": groups }).to_string().into_bytes())
 }
 
