@@ -244,15 +244,15 @@ impl<K: Kind> Store<K> {
         self.read(|records| self.undecodable.count(|key| records.get(&key.namespace, &key.name).is_some()))
     }
 
-    /// Records in the running reconcile that it reads these records, if one of them is stale.
+    /// Records in the running reconcile which of these records are stale.
     fn noting_stale<R>(&self, records: R) -> R
     where
         for<'a> &'a R: IntoIterator<Item = &'a Arc<K>>,
     {
         if !self.undecodable.is_empty() {
-            let mut keys = (&records).into_iter().map(|record| record.meta().key());
-            if let Some(key) = keys.find(|key| self.undecodable.contains(key)) {
-                stale::note(|| format!("{} {key}", K::RESOURCE.kind));
+            let keys = (&records).into_iter().map(|record| record.meta().key());
+            for key in keys.filter(|key| self.undecodable.contains(key)) {
+                stale::note(&key.namespace, || format!("{} {key}", K::RESOURCE.kind));
             }
         }
         records

@@ -67,7 +67,7 @@ async fn reconcile_that_reads_a_stale_record_knows_it() {
     let noted = async |read: Read| {
         stale::noting(async {
             read(&store);
-            stale::read()
+            stale::obstacle("")
         })
         .await
     };

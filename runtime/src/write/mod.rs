@@ -474,7 +474,7 @@ impl Writer {
     ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
         if method == Method::DELETE
-            && let Some(object) = stale::read()
+            && let Some(object) = stale::obstacle(path::namespace_of(&path))
         {
             return Err(WriteError::Stale(object));
         }

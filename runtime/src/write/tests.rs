@@ -225,7 +225,7 @@ async fn reconcile_that_has_read_a_stale_record_deletes_nothing() {
     let key = ObjectKey::new("ns", "a");
     let delete = async || writer.delete(&CONFIG_MAPS, &key, &Uid::parse("u")).await;
     let refused = crate::stale::noting(async {
-        crate::stale::note(|| "Pod ns/web".to_owned());
+        crate::stale::note("ns", || "Pod ns/web".to_owned());
         let collection = writer.delete_collection(&CONFIG_MAPS, "ns").await.map(drop);
         [delete().await, collection]
     });
