@@ -1,4 +1,4 @@
-//! Servers that send more than a server can have, or something else than they were asked for.
+//! Servers that send more than a server can have, or something else than was requested.
 
 use super::super::list_progress::Limits;
 use super::super::{Metadata, Source};
