@@ -354,6 +354,24 @@ mod tests {
     }
 
     #[test]
+    fn object_with_very_many_empty_owners_is_refused() {
+        let meta = |count: usize, owner: &[u8]| {
+            let mut message = Vec::new();
+            message.put_str(object_meta::NAME, "web");
+            message.put_str(object_meta::RESOURCE_VERSION, "1");
+            (0..count).for_each(|_| message.put_bytes(object_meta::OWNER_REFERENCES, owner));
+            Meta::decode(&Interner::default(), &message, |_, _| {}).map(|meta| meta.owners.len())
+        };
+        assert!(meta(10_000, &[]).is_err());
+        let mut smallest = Vec::new();
+        for field in [owner_reference::KIND, owner_reference::NAME, owner_reference::UID, owner_reference::API_VERSION]
+        {
+            smallest.put_str(field, "");
+        }
+        assert_eq!(meta(10_000, &smallest).ok(), Some(10_000), "as an API server sends it");
+    }
+
+    #[test]
     fn uids_are_formatted_unchanged() {
         for (text, compact) in [
             ("6f1e6bd0-5d5c-4a35-9a57-0d1b9e6b3f10", true),

@@ -342,8 +342,8 @@ impl Collector {
         }
     }
 
-    /// Returns the object in the state that the watch has delivered, or reads it if the newest one was undecodable. Every write that is based on it has its version or
-    /// UID as a precondition.
+    /// Returns the object in the state that the watch has delivered, or reads it if that is not the newest one. Every write
+    /// that is based on it has its version or UID as a precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         let source = self.kinds.source(resource.group, resource.plural);
         let source = source.filter(|source| !source.is_stale(&item.key()));

@@ -13,8 +13,8 @@ use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
 
-/// Number of remaining objects up to which the watch is asked for the deletion of each. More are only counted, and checked
-/// again after the delay that upstream has.
+/// Number of remaining objects up to which each deletion is awaited by the watch. More are only counted, and checked again
+/// after upstream's delay.
 const MAX_AWAITED: usize = 10_000;
 
 /// Maximum length of a name and a namespace that the API server accepts, in bytes. An aggregated API may send longer ones.
@@ -80,7 +80,7 @@ impl Tally {
         }
     }
 
-    /// Returns only the fields that identify an object, which are those that the watch is asked for.
+    /// Returns only the fields that identify an object: they suffice to await its deletion.
     fn identity(&self, meta: &[u8]) -> Option<Meta> {
         let length = |field| find(meta, field).len();
         if length(object_meta::NAME) + length(object_meta::NAMESPACE) > MAX_NAME_BYTES {

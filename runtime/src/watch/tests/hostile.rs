@@ -1,4 +1,4 @@
-//! Servers that send more than a server can have, or something else than they were asked for.
+//! Servers that send more than a server can have, or something else than was requested.
 
 use super::super::list_progress::Limits;
 use super::super::{Metadata, Source};
@@ -121,7 +121,7 @@ async fn object_of_another_kind_is_not_stored() {
             counted.fetch_add(1, Ordering::SeqCst);
             honest_list(9)
         }
-        uri if uri.contains("limit=1") => Reply::Whole(page(9, "", &[])),
+        uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
         _ => Reply::Open(vec![event_of("Secret", "ADDED", &object("other", 10))]),
     })
     .await;
@@ -146,7 +146,7 @@ async fn metadata_that_a_watch_adds_is_limited() {
             counted.fetch_add(1, Ordering::SeqCst);
             Reply::Open(vec![end_of_list(9)])
         }
-        uri if uri.contains("limit=1") => Reply::Whole(page(9, "", &[])),
+        uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
         _ => Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect()),
     })
     .await;
