@@ -88,6 +88,11 @@ pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     }
 }
 
+/// Returns the kind of the object in a frame of a watch; empty if it states none.
+pub fn event_kind(frame: &[u8]) -> &str {
+    kind(find(find(frame, watch_event::OBJECT), raw_extension::RAW))
+}
+
 /// Bookmarks are objects of the watched kind with little more than metadata, which is field 1 in every kind.
 fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     let mut version = "";
@@ -109,29 +114,48 @@ fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
 /// One page of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page<'a> {
-    /// The list's version.
-    pub version: u64,
+    /// The list's version as the server has written it. That of an aggregated API need not be a number.
+    pub version: &'a str,
     /// Token for the next page; empty on the last one.
     pub next: &'a str,
     /// The objects.
     pub items: Vec<&'a [u8]>,
 }
 
+/// Returns an error if this is the kind of a `Status`, which would be read as a list with one broken object.
+pub fn require_list(kind: &str) -> Result<(), DecodeError> {
+    if kind == "Status" { Err(DecodeError::field("kind", "is Status, which is no list")) } else { Ok(()) }
+}
+
+impl Page<'_> {
+    /// Returns the list's version.
+    ///
+    /// # Errors
+    /// When it is not a number.
+    pub fn version(&self) -> Result<u64, DecodeError> {
+        parse_version(self.version)
+    }
+}
+
 /// Reads a list body: metadata is field 1 and items are field 2 in every list kind.
 pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
-    let mut page = Page { version: 0, next: "", items: Vec::new() };
+    require_list(kind(body))?;
+    let mut page = Page { version: "", next: "", items: Vec::new() };
+    let mut has_metadata = false;
     for field in fields(unwrap(body)?) {
         let field = field?;
         match field.number {
             1 => {
-                page.version = list_version(field.value.bytes())?;
+                has_metadata = true;
+                page.version = find_str(field.value.bytes(), list_meta::RESOURCE_VERSION);
                 page.next = find_str(field.value.bytes(), list_meta::CONTINUE);
             }
             2 => page.items.push(field.value.bytes()),
             _ => {}
         }
     }
-    Ok(page)
+    // Without it, a body that was cut off would be a list without objects.
+    if has_metadata { Ok(page) } else { Err(DecodeError::field("metadata", "of a list is missing")) }
 }
 
 /// Returns the version of a list as the server has written it.
@@ -209,6 +233,12 @@ impl ApiStatus {
             }
         }
         Ok(())
+    }
+
+    /// Returns true if a proxy or load balancer in front of the API server has refused the request with a page for people:
+    /// it says nothing about objects.
+    pub fn is_of_proxy(&self) -> bool {
+        self.reason.is_empty() && self.message.trim_start().starts_with('<')
     }
 
     /// Returns true if one of the causes has this reason.

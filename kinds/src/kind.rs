@@ -64,6 +64,12 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// Returns the object's metadata.
     fn meta(&self) -> &Meta;
 
+    /// Returns the memory that the record takes at most, in bytes, for kinds whose number of objects an aggregated API
+    /// decides: their cache is limited. Zero for all other kinds.
+    fn limited_bytes(&self) -> usize {
+        0
+    }
+
     /// Returns the controller reference to this object for its children. Upstream: apimachinery, NewControllerRef.
     fn controller_ref(&self) -> OwnerRef {
         let meta = self.meta();

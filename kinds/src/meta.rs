@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::decode::DecodeError;
 use crate::intern::{Interner, Labels, Str};
 use crate::wire::schema::{object_meta, owner_reference};
-use crate::wire::{Put, WireError, fields, map_entry};
+use crate::wire::{Put, WireError, fields, map_entry, push};
 
 pub use crate::value::time::Time;
 pub use crate::wire::splice::without_managed_fields;
@@ -60,7 +60,11 @@ pub enum Uid {
 impl Uid {
     /// Reads a uid.
     pub fn parse(text: &str) -> Self {
-        parse_uuid(text).map_or_else(|| Self::Text(text.into()), |value| Self::Uuid(value.to_be_bytes()))
+        match parse_uuid(text) {
+            Some(value) => Self::Uuid(value.to_be_bytes()),
+            None if text.is_empty() => Self::default(),
+            None => Self::Text(text.into()),
+        }
     }
 }
 
@@ -99,7 +103,7 @@ impl fmt::Debug for Uid {
 
 impl Default for Uid {
     fn default() -> Self {
-        Self::Text(Arc::from(""))
+        Self::Text(Arc::default())
     }
 }
 
@@ -247,7 +251,9 @@ impl Meta {
                     let (key, value) = map_entry(field.value.bytes())?;
                     annotation(key, value);
                 }
-                object_meta::OWNER_REFERENCES => owners.push(OwnerRef::decode(interner, field.value.bytes())?),
+                object_meta::OWNER_REFERENCES => {
+                    push(&mut owners, OwnerRef::decode(interner, field.value.bytes())?, message)?;
+                }
                 object_meta::FINALIZERS => finalizers.push(interner.str(field.value.str())),
                 _ => {}
             }
@@ -267,6 +273,19 @@ impl Meta {
             owners: interner.owners(&owners),
             finalizers: interner.list(&finalizers),
         })
+    }
+
+    /// Returns the memory that the metadata takes if it shares nothing with other objects, in bytes.
+    pub fn bytes(&self) -> usize {
+        // Besides its text, a string takes the counters of its allocation and its place in the interner.
+        const STRING: usize = 40;
+        let labels = self.labels.iter().map(|(key, value)| 2 * STRING + key.len() + value.len());
+        let owners = self.owners.iter().map(|owner| size_of::<OwnerRef>() + STRING + owner.name.len());
+        let finalizers = self.finalizers.iter().map(|finalizer| STRING + finalizer.len());
+        size_of::<Self>()
+            + self.name.len()
+            + self.namespace.len()
+            + labels.chain(owners).chain(finalizers).sum::<usize>()
     }
 
     /// Returns the object's key in queues and stores.
@@ -332,6 +351,24 @@ mod tests {
         ] {
             assert_eq!(parse_version(text).ok(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn object_with_very_many_empty_owners_is_refused() {
+        let meta = |count: usize, owner: &[u8]| {
+            let mut message = Vec::new();
+            message.put_str(object_meta::NAME, "web");
+            message.put_str(object_meta::RESOURCE_VERSION, "1");
+            (0..count).for_each(|_| message.put_bytes(object_meta::OWNER_REFERENCES, owner));
+            Meta::decode(&Interner::default(), &message, |_, _| {}).map(|meta| meta.owners.len())
+        };
+        assert!(meta(10_000, &[]).is_err());
+        let mut smallest = Vec::new();
+        for field in [owner_reference::KIND, owner_reference::NAME, owner_reference::UID, owner_reference::API_VERSION]
+        {
+            smallest.put_str(field, "");
+        }
+        assert_eq!(meta(10_000, &smallest).ok(), Some(10_000), "as an API server sends it");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! For any input, each kind's decoder returns a record or an error, and the same result each time.
 
+#[macro_use]
+mod every_kind;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,60 +11,6 @@ use std::sync::Arc;
 use kinds::{Decode, Interner, Kind, Sections, envelope};
 use proptest::collection::vec;
 use proptest::prelude::*;
-
-/// Calls another macro with the list of all kinds.
-macro_rules! every_kind {
-    ($call:ident) => {
-        $call!(
-            certificate_signing_request::CertificateSigningRequest,
-            cluster_role::ClusterRole,
-            cluster_trust_bundle::ClusterTrustBundle,
-            config_map::ConfigMap,
-            controller_revision::ControllerRevision,
-            cronjob::CronJob,
-            csi_driver::CsiDriver,
-            csi_node::CsiNode,
-            daemonset::DaemonSet,
-            deployment::Deployment,
-            device_taint_rule::DeviceTaintRule,
-            endpoint_slice::EndpointSlice,
-            endpoints::Endpoints,
-            gated_pod::GatedPod,
-            horizontal_pod_autoscaler::HorizontalPodAutoscaler,
-            ip_address::IpAddress,
-            job::Job,
-            lease::Lease,
-            namespace::Namespace,
-            namespace_deletion::TerminatingNamespace,
-            node::Node,
-            persistent_volume::PersistentVolume,
-            persistent_volume_claim::PersistentVolumeClaim,
-            pod::Pod,
-            pod_certificate_request::PodCertificateRequest,
-            pod_disruption_budget::PodDisruptionBudget,
-            pod_group::PodGroup,
-            pool_status_request::ResourcePoolStatusRequest,
-            replicaset::ReplicaSet,
-            replicationcontroller::ReplicationController,
-            resource_claim::DeviceClass,
-            resource_claim::ResourceClaim,
-            resource_claim_template::ResourceClaimTemplate,
-            resource_quota::ResourceQuota,
-            resource_slice::ResourceSlice,
-            secret::Secret,
-            service::Service,
-            service_account::ServiceAccount,
-            service_cidr::ServiceCidr,
-            statefulset::StatefulSet,
-            storage_class::StorageClass,
-            storage_version::StorageVersion,
-            storage_version_migration::StorageVersionMigration,
-            volume_attachment::VolumeAttachment,
-            validating_admission_policy::ValidatingAdmissionPolicy,
-            volume_attributes_class::VolumeAttributesClass,
-        )
-    };
-}
 
 /// The content of a field of a message.
 #[derive(Debug, Clone)]

@@ -1,24 +1,13 @@
 //! Compares the field numbers of each listed message with upstream's `generated.proto` file.
-//!
-//! The files are part of upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` are the folders of
-//! `k8s.io/api` and `k8s.io/apimachinery`; without them, `go list` finds the modules.
+
+mod upstream;
 
 use std::collections::{BTreeMap, HashSet};
-use std::env;
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use kinds::schema::MESSAGES;
 use kinds::template::pod_schema;
-
-/// The first part of a listed file's path, the variable with that module's folder, and the module.
-const MODULES: [(&str, &str, &str); 2] =
-    [("api", "KINDS_PROTO_API", "k8s.io/api"), ("apimachinery", "KINDS_PROTO_APIMACHINERY", "k8s.io/apimachinery")];
-
-/// The Go module that requires upstream's.
-const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/control-plane");
+use upstream::{field, folders, read};
 
 /// Field numbers by message and field.
 type Messages = BTreeMap<String, BTreeMap<String, u32>>;
@@ -38,12 +27,6 @@ fn parse(proto: &str) -> Messages {
         }
     }
     messages
-}
-
-/// Returns name and number of a field declared in a line such as `optional ObjectMeta metadata = 1;`.
-fn field(line: &str) -> Option<(&str, u32)> {
-    let (left, right) = line.strip_suffix(';')?.split_once(" = ")?;
-    Some((left.rsplit(' ').next()?, right.parse().ok()?))
 }
 
 /// Returns the differences between the list and upstream's files; `read` returns the text of a file.
@@ -67,37 +50,6 @@ fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
         }
     }
     mistakes
-}
-
-/// Returns the folders of upstream's modules by the first part of a listed path, or the reason why they are unknown.
-fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
-    MODULES
-        .iter()
-        .map(|(name, variable, module)| {
-            let folder = env::var_os(variable).map(PathBuf::from).map_or_else(|| go_module_folder(module), Ok)?;
-            Ok((*name, folder))
-        })
-        .collect()
-}
-
-fn go_module_folder(module: &str) -> Result<PathBuf, String> {
-    let output = Command::new("go")
-        .args(["list", "-m", "-f", "{{.Dir}}", module])
-        .current_dir(GO_MODULE)
-        .output()
-        .map_err(|error| format!("go cannot be run: {error}"))?;
-    let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    match folder.as_str() {
-        "" => Err(format!("go has not downloaded {module}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        _ => Ok(folder.into()),
-    }
-}
-
-fn read(folders: &BTreeMap<&str, PathBuf>, file: &str) -> String {
-    let (module, rest) = file.split_once('/').unwrap_or((file, ""));
-    let folder = folders.get(module).unwrap_or_else(|| panic!("{file}: module {module} is not in MODULES"));
-    let path = Path::new(folder).join(rest).join("generated.proto");
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]

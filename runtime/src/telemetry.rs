@@ -163,6 +163,12 @@ impl Collector for Stores {
             "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
             each(|stats| stats.undecodable() as f64),
         )?;
+        gauges(
+            &mut encoder,
+            "controllers_store_stale_objects",
+            "Objects kept in memory in an older state, because the newest one cannot be decoded; nothing is deleted because of them",
+            each(|stats| stats.stale() as f64),
+        )?;
         self.encode_informers(&mut encoder)?;
         counters(
             &mut encoder,

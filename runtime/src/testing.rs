@@ -71,7 +71,7 @@ pub fn deliver<K: Kind>(store: &Store<K>, record: K) {
 
 /// Records that an object of a store cannot be decoded, as its watch would.
 pub fn deliver_undecodable<K: Kind>(store: &Store<K>, key: ObjectKey) {
-    store.set_undecodable(key);
+    assert!(store.set_undecodable(key), "too many undecodable objects");
 }
 
 /// Removes a record from a store as its watch would.

@@ -18,6 +18,7 @@ use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::journal::{Journal, LastResult, Notes, with_notes};
 use crate::queue::{Queue, QueueKey};
+use crate::stale;
 use crate::stealing::reconciling;
 use crate::tasks::Tasks;
 use crate::text::{MAX_MESSAGE_BYTES, shortened};
@@ -156,7 +157,8 @@ impl<R: Reconcile> Worker<R> {
         let notes = Arc::new(Mutex::new(Notes::default()));
         let started = Instant::now();
         let span = info_span!("reconcile", controller = self.options.name, %key);
-        let run = with_notes(&notes, reconciling(async { self.reconciler.reconcile(&key).await }));
+        let reconcile = stale::noting(async { self.reconciler.reconcile(&key).await });
+        let run = with_notes(&notes, reconciling(reconcile));
         let outcome = AssertUnwindSafe(run).catch_unwind().instrument(span.clone()).await;
         let min_delay = Notes::retry_after(&notes);
         let settled = || settle(&self.queue, &self.counts, (&key, min_delay), outcome);

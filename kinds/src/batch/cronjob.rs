@@ -13,7 +13,7 @@ use crate::wire::schema::{
     cron_job as object, cron_job_spec as spec, cron_job_status as status, job, job_template_spec, object_meta,
     object_reference as reference,
 };
-use crate::wire::{self, Put, WireError, fields, find, map_entry};
+use crate::wire::{self, Put, WireError, fields, find, map_entry, push};
 
 /// Annotation of a Job: the time for which it was scheduled.
 pub const SCHEDULED_TIMESTAMP: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -111,7 +111,9 @@ impl CronJobStatus {
         for field in fields(message) {
             let field = field?;
             match field.number {
-                status::ACTIVE => status.active.push(ActiveJob::decode(field.value.bytes())?),
+                status::ACTIVE => {
+                    push(&mut status.active, ActiveJob::decode(field.value.bytes())?, message)?;
+                }
                 status::LAST_SCHEDULE_TIME => status.last_schedule = Time::decode(field.value.bytes())?,
                 status::LAST_SUCCESSFUL_TIME => status.last_successful = Time::decode(field.value.bytes())?,
                 _ => {}

@@ -9,7 +9,7 @@ use crate::networking::endpoint::{Port, PortFields, Target};
 use crate::template::raw_object::annotated_meta;
 use crate::value::ip::Ip;
 use crate::wire::schema::{endpoint_address, endpoint_subset, endpoints as object, subset_port};
-use crate::wire::{Put, WireError, copy_fields, fields, splice};
+use crate::wire::{Put, WireError, copy_fields, fields, push, splice};
 
 /// Annotation of an object that omits addresses because there are too many (core/v1, EndpointsOverCapacity).
 pub const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
@@ -97,8 +97,10 @@ impl Subset {
             let field = field?;
             let bytes = field.value.bytes();
             match field.number {
-                endpoint_subset::ADDRESSES => subset.ready.push(Address::decode(interner, bytes)?),
-                endpoint_subset::NOT_READY_ADDRESSES => subset.not_ready.push(Address::decode(interner, bytes)?),
+                endpoint_subset::ADDRESSES => push(&mut subset.ready, Address::decode(interner, bytes)?, message)?,
+                endpoint_subset::NOT_READY_ADDRESSES => {
+                    push(&mut subset.not_ready, Address::decode(interner, bytes)?, message)?
+                }
                 endpoint_subset::PORTS => subset.ports.push(Port::decode(interner, PORT, bytes)?),
                 _ => {}
             }

@@ -2,7 +2,7 @@
 
 use crate::core::namespace::Namespace;
 use crate::decode::{Decode, DecodeError};
-use crate::intern::{Interner, Str};
+use crate::intern::Str;
 use crate::kind::{Kind, Resource};
 use crate::meta::Meta;
 use crate::value::condition::{Condition, ConditionFields, splice};
@@ -104,14 +104,6 @@ impl Kind for TerminatingNamespace {
     fn meta(&self) -> &Meta {
         &self.meta
     }
-}
-
-/// Returns the metadata in a `Pod` message.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn pod_meta(interner: &Interner, object: &[u8]) -> Result<Meta, DecodeError> {
-    Meta::decode(interner, find(object, pod::METADATA), |_, _| {})
 }
 
 /// Returns the termination grace period in a `Pod` message, in seconds; zero if the pod has terminated.

@@ -12,7 +12,7 @@ use crate::value::ip::{Family, Ip};
 use crate::wire::schema::{
     endpoint, endpoint_conditions, endpoint_hints, endpoint_slice as object, for_node, for_zone, slice_port,
 };
-use crate::wire::{Put, WireError, fields, find_str, splice};
+use crate::wire::{Put, WireError, fields, find_str, push, splice};
 
 /// Label: the Service that a slice belongs to (discovery/v1, LabelServiceName).
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -282,7 +282,10 @@ impl Kind for EndpointSlice {
             let field = field?;
             match field.number {
                 object::PORTS => ports.push(Port::decode(interner, PORT, field.value.bytes())?),
-                object::ENDPOINTS => slice.contents.endpoints.push(Endpoint::decode(interner, field.value.bytes())?),
+                object::ENDPOINTS => {
+                    let endpoint = Endpoint::decode(interner, field.value.bytes())?;
+                    push(&mut slice.contents.endpoints, endpoint, object)?;
+                }
                 _ => {}
             }
         }

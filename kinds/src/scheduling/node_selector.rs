@@ -13,7 +13,7 @@ pub const NAME_FIELD: &str = "metadata.name";
 /// A node selector: at least one of its terms must match. A selector without terms matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSelector {
-    /// The terms.
+    /// The terms that can match. Empty ones, of which an object may have 700,000, are left out: they match nothing.
     pub terms: Vec<Term>,
 }
 
@@ -44,7 +44,9 @@ impl NodeSelector {
         for field in fields(message) {
             let field = field?;
             if field.number == node_selector::NODE_SELECTOR_TERMS {
-                selector.terms.push(Term::decode(interner, field.value.bytes())?);
+                selector
+                    .terms
+                    .extend(Some(Term::decode(interner, field.value.bytes())?).filter(|term| !term.is_empty()));
             }
         }
         Ok(selector)
@@ -70,9 +72,13 @@ impl Term {
         Ok(read)
     }
 
+    fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
     /// Returns true if all requirements hold. An empty term matches nothing.
     fn matches(&self, node: &Meta) -> bool {
-        !(self.labels.is_empty() && self.fields.is_empty())
+        !self.is_empty()
             && self.labels.iter().all(|requirement| requirement.holds_for_labels(&node.labels))
             && self.fields.iter().all(|requirement| requirement.holds_for_name(&node.name))
     }
@@ -137,6 +143,35 @@ mod tests {
     fn requirement(key: &str, operator: &str, values: &[&str]) -> Requirement {
         let values = values.iter().map(|value| Str::from(*value)).collect();
         Requirement { key: key.into(), operator: operator.into(), values }
+    }
+
+    #[test]
+    fn empty_terms_are_left_out_and_match_nothing() {
+        let mut message = Vec::new();
+        (0..1000).for_each(|_| message.put_message(node_selector::NODE_SELECTOR_TERMS, |_| {}));
+        let interner = Interner::default();
+        let node = Meta::decode(
+            &interner,
+            &{
+                let mut meta = Vec::new();
+                meta.put_str(object_meta::NAME, "a");
+                meta.put_str(object_meta::RESOURCE_VERSION, "1");
+                meta
+            },
+            |_, _| {},
+        )
+        .expect("a node");
+        let empty = NodeSelector::decode(&interner, &message).expect("well-formed");
+        assert!(empty.terms.is_empty() && !empty.matches(&node));
+        message.put_message(node_selector::NODE_SELECTOR_TERMS, |term| {
+            term.put_message(term::MATCH_FIELDS, |field| {
+                field.put_str(requirement::KEY, NAME_FIELD);
+                field.put_str(requirement::OPERATOR, "In");
+                field.put_str(requirement::VALUES, "a");
+            });
+        });
+        let some = NodeSelector::decode(&interner, &message).expect("well-formed");
+        assert_eq!((some.terms.len(), some.matches(&node)), (1, true));
     }
 
     #[test]

@@ -292,7 +292,7 @@ mod tests {
                 ("labels", &|spec| {
                     (0..count).for_each(|number| spec.put_entry(pod_spec::NODE_SELECTOR, &number.to_string(), ""));
                 }),
-                ("terms", &|spec| affinity(spec, &|required| (0..count).for_each(|_| term(required, 0, 0)))),
+                ("terms", &|spec| affinity(spec, &|required| (0..count).for_each(|_| term(required, 1, 0)))),
                 ("requirements", &|spec| affinity(spec, &|required| term(required, count, 0))),
                 ("values", &|spec| affinity(spec, &|required| term(required, 1, count))),
             ];

@@ -161,9 +161,16 @@ impl Credentials {
         let dedicated = Connector(https()?.enable_http1().wrap_connector(LongResponseConnector(route.clone())));
         let http1 = Connector(https()?.enable_http1().wrap_connector(route.clone()));
         let any = Connector(https()?.enable_all_versions().wrap_connector(route));
-        let lane = |runtime: &Handle| Streams::new(runtime.clone(), any.clone(), http1.clone());
+        let lane = |runtime: &Handle, retires_silent| {
+            Streams::new(runtime.clone(), any.clone(), http1.clone(), retires_silent)
+        };
         let Runtimes { control, work } = &self.runtimes;
-        Ok(Arc::new(LaneConnections { short: lane(work), control: lane(control), watches: lane(work), dedicated }))
+        Ok(Arc::new(LaneConnections {
+            short: lane(work, false),
+            control: lane(control, true),
+            watches: lane(work, false),
+            dedicated,
+        }))
     }
 }
 

@@ -48,6 +48,9 @@ const IDLE_CONNECTIONS: usize = 25;
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two checks of a limit that has not been stated yet.
 const SETTINGS_POLL: Duration = Duration::from_millis(1);
+/// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of several
+/// servers behind an address may accept connections and never respond; the Lease allows only seconds.
+const DIAL_PATIENCE: Duration = Duration::from_secs(2);
 /// Connections tried for one request if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;
 /// Time after which HTTP/2 is offered again to a server that did not support it.
@@ -75,14 +78,16 @@ struct Inner {
     /// A connection that turned out to be HTTP/1.1, to be used by the HTTP/1.1 client.
     found_http1: Arc<Mutex<Option<FoundStream>>>,
     state: Mutex<State>,
+    /// A connection on which a request was given up gets no more requests.
+    retires_silent: bool,
 }
 
 #[derive(Default)]
 struct State {
     connections: Vec<Connection>,
     next_id: u64,
-    /// The connection that is being opened.
-    dialing: Option<Dial>,
+    /// The connection that is being opened, and since when.
+    dialing: Option<(Dial, Instant)>,
     /// The server does not support HTTP/2, at least until this time.
     http1_until: Option<Instant>,
 }
@@ -125,8 +130,14 @@ impl Drop for Slot {
 
 impl Streams {
     /// Creates an empty pool that connects on the first request; its connections live on `runtime`. `offering_http1`
-    /// connects without offering HTTP/2.
-    pub(super) fn new(runtime: Handle, connector: Connector<Route>, offering_http1: Connector<Route>) -> Self {
+    /// connects without offering HTTP/2. With `retires_silent`, a connection on which a request was given up before its
+    /// response gets no more requests: it would be detected as dead only after 45 seconds.
+    pub(super) fn new(
+        runtime: Handle,
+        connector: Connector<Route>,
+        offering_http1: Connector<Route>,
+        retires_silent: bool,
+    ) -> Self {
         let found_http1 = Arc::default();
         let http1 =
             Http1Connector { runtime: runtime.clone(), found: Arc::clone(&found_http1), connector: offering_http1 };
@@ -135,7 +146,7 @@ impl Streams {
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .build(http1);
-        Self(Arc::new(Inner { runtime, connector, http1, found_http1, state: Mutex::default() }))
+        Self(Arc::new(Inner { runtime, connector, http1, found_http1, state: Mutex::default(), retires_silent }))
     }
 
     /// Sends a request over a connection with a free slot, and returns it with the response: the stream is open until
@@ -157,7 +168,10 @@ impl Streams {
                 }
             };
             accepted.set(true);
-            match sender.try_send_request(request).await {
+            let mut waiting = AwaitedResponse { streams: self, id: self.0.retires_silent.then_some(slot.id) };
+            let response = sender.try_send_request(request).await;
+            waiting.id = None;
+            match response {
                 Ok(response) => return Ok((response, Some(slot))),
                 Err(mut error) => match error.take_message() {
                     // The connection was about to close and returned the request unsent.
@@ -188,15 +202,18 @@ impl Streams {
                     return Ok(ConnectionChoice::Http2(connection.sender.clone(), slot));
                 }
                 match &state.dialing {
-                    Some(dial) if dial.peek().is_none() => dial.clone(),
+                    Some((dial, since)) if dial.peek().is_none() && since.elapsed() < DIAL_PATIENCE => dial.clone(),
                     _ => {
                         let dial = self.dial(server.clone());
-                        state.dialing = Some(dial.clone());
+                        state.dialing = Some((dial.clone(), Instant::now()));
                         dial
                     }
                 }
             };
-            dial.await?;
+            // After that time, another request or this one opens another connection.
+            if let Ok(opened) = timeout(DIAL_PATIENCE, dial).await {
+                opened?;
+            }
         }
     }
 
@@ -268,6 +285,21 @@ impl Streams {
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         lock(&self.0.state)
+    }
+}
+
+/// A request that waits for its response. If it is given up, its connection gets no more requests.
+struct AwaitedResponse<'a> {
+    streams: &'a Streams,
+    /// The connection; `None` after the response, or if the connection stays in use.
+    id: Option<u64>,
+}
+
+impl Drop for AwaitedResponse<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.streams.retire(id);
+        }
     }
 }
 

@@ -231,12 +231,13 @@ fn decisions(html: &mut String, controllers: &[Controller]) -> fmt::Result {
 
 fn stores(html: &mut String, stores: &[Store]) -> fmt::Result {
     html.push_str("<h2>Stores</h2>\n");
-    head(html, &["Resource", "#Objects", "First list", "#Cannot be decoded", "#Watch restarts"])?;
+    head(html, &["Resource", "#Objects", "First list", "#Cannot be decoded", "#Outdated", "#Watch restarts"])?;
     for store in stores {
         let (class, complete) = if store.synced { ("", "complete") } else { (" class=\"bad\"", "not complete") };
         let broken = if store.undecodable > 0 { "n bad" } else { "n" };
         write!(html, "<tr><td>{}</td><td class=\"n\">{}</td>", Text(&store.resource), store.objects)?;
         write!(html, "<td{class}>{complete}</td><td class=\"{broken}\">{}</td>", store.undecodable)?;
+        write!(html, "<td class=\"{broken}\">{}</td>", store.stale)?;
         writeln!(html, "<td class=\"n\">{}</td></tr>", store.restarts)?;
     }
     html.push_str(TABLE_END);

@@ -102,6 +102,8 @@ pub(super) struct Store {
     /// Its first list is complete.
     pub(super) synced: bool,
     pub(super) undecodable: usize,
+    /// Undecodable objects of which the cache has an older state.
+    pub(super) stale: usize,
     pub(super) restarts: u64,
 }
 
@@ -122,6 +124,7 @@ impl Explainer {
             objects: store.objects(),
             synced: store.is_synced(),
             undecodable: store.undecodable(),
+            stale: store.stale(),
             restarts: store.restarts(),
         });
         let mut stores: Vec<Store> = stores.collect();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ElectionConfig;
-use super::store::{LeaseError, classify, failed};
+use super::store::{LeaseError, exchange, failed};
 use crate::events::WallClock;
 
 /// Interval between checks for a ping. The API server waits five seconds for the renewal.
@@ -60,12 +60,11 @@ struct ApiCandidate {
 }
 
 impl ApiCandidate {
-    #[allow(clippy::disallowed_methods, reason = "a candidacy is written before this process leads")]
     async fn send<T: serde::de::DeserializeOwned>(
         &self,
         request: Result<http::Request<Vec<u8>>, LeaseError>,
     ) -> Result<T, LeaseError> {
-        self.client.request(request?).await.map_err(classify)
+        exchange(&self.client, request?).await
     }
 }
 

@@ -486,6 +486,11 @@ impl Election {
                 self.call(self.store.create(&lease)).await?
             }
         };
+        // A proxy that answers every request with an empty object must not make every candidate a leader.
+        if holder(&stored) != self.config.identity {
+            let found = holder(&stored);
+            return Err(LeaseError::Failed(format!("the response to the write has the holder {found:?}")));
+        }
         self.record_leadership(stored, started);
         Ok(())
     }

@@ -1,10 +1,18 @@
 //! Storage of the lease: read, create, and update with its resource version.
 
 use futures::future::{BoxFuture, FutureExt};
+use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Resource;
+use kube::client::Body;
 use kube::core::Request;
 use kube::core::params::{GetParams, PostParams};
+use serde::de::DeserializeOwned;
+
+use crate::client::refusal;
+
+/// Maximum size of a response in bytes. An object with the largest metadata that the API server stores is smaller.
+const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// Access to one Lease of the API. Calls may be dropped at any time; the request may still arrive.
 pub trait LeaseStore: Send + Sync {
@@ -44,9 +52,8 @@ impl ApiLease {
         Self { client, name: name.to_owned(), requests: Request::new(Lease::url_path(&(), Some(namespace))) }
     }
 
-    #[allow(clippy::disallowed_methods, reason = "the lease itself decides who may write")]
     async fn send(&self, request: Result<http::Request<Vec<u8>>, LeaseError>) -> Result<Lease, LeaseError> {
-        self.client.request(request?).await.map_err(classify)
+        exchange(&self.client, request?).await
     }
 }
 
@@ -80,10 +87,21 @@ pub(super) fn failed(error: impl std::fmt::Display) -> LeaseError {
     LeaseError::Failed(error.to_string())
 }
 
-pub(super) fn classify(error: kube::Error) -> LeaseError {
-    match error {
-        kube::Error::Api(status) if status.code == 404 => LeaseError::NotFound,
-        kube::Error::Api(status) if status.code == 409 => LeaseError::Conflict(status.message),
-        other => failed(other),
+/// Sends a request of the election, and reads its response up to [`MAX_BODY_BYTES`].
+#[allow(clippy::disallowed_methods, reason = "the lease itself decides who may write")]
+pub(super) async fn exchange<T: DeserializeOwned>(
+    client: &kube::Client,
+    request: http::Request<Vec<u8>>,
+) -> Result<T, LeaseError> {
+    let response = client.send(request.map(Body::from)).await.map_err(failed)?;
+    if !response.status().is_success() {
+        let status = refusal(response).await;
+        return Err(match status.code {
+            404 => LeaseError::NotFound,
+            409 => LeaseError::Conflict(status.to_string()),
+            _ => failed(status),
+        });
     }
+    let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await.map_err(failed)?;
+    serde_json::from_slice(&body.to_bytes()).map_err(failed)
 }

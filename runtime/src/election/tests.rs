@@ -427,3 +427,33 @@ async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
     let lost = timeout(5 * SECOND, election.hold()).await.expect("still leading after the end of term");
     assert_eq!(lost, Lost::EndOfTerm { preferred: "older".to_owned() });
 }
+
+/// A proxy that answers every request with an empty object.
+struct EmptyAnswers {
+    has_lease: bool,
+}
+
+impl LeaseStore for EmptyAnswers {
+    fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>> {
+        let lease = if self.has_lease { Ok(Lease::default()) } else { Err(LeaseError::NotFound) };
+        async { lease }.boxed()
+    }
+
+    fn create<'a>(&'a self, _: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        async { Ok(Lease::default()) }.boxed()
+    }
+
+    fn update<'a>(&'a self, _: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>> {
+        async { Ok(Lease::default()) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidate_does_not_lead_when_the_response_lacks_its_identity() {
+    for has_lease in [false, true] {
+        let config = ElectionConfig::new("kube-system", "kube-controller-manager", "a");
+        let (mut election, fence) = Election::with_store(Arc::new(EmptyAnswers { has_lease }), config).expect("valid");
+        assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "it leads");
+        assert!(!fence.is_leader());
+    }
+}

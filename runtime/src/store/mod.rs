@@ -6,10 +6,12 @@
 mod cached;
 mod indexed;
 mod progress;
+mod undecodable;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use kinds::meta::ObjectKey;
@@ -17,10 +19,12 @@ use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
 use crate::lock::lock;
+use crate::stale;
 use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
 pub use progress::Progress;
+use undecodable::Undecodable;
 
 /// A declared way to look up records other than by name: `keys` yields the hash of each value under which a record is
 /// found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
@@ -95,7 +99,9 @@ pub struct Store<K: Kind> {
     progress: Progress,
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
     /// Objects on the server that could not be decoded.
-    undecodable: Mutex<HashSet<ObjectKey>>,
+    undecodable: Undecodable,
+    /// The memory of all records, as far as their kind limits it.
+    bytes: AtomicUsize,
     /// Versions that this process has written and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
     /// Objects with a write in progress, and the waiters for its end.
@@ -129,7 +135,8 @@ impl<K: Kind> Store<K> {
             records: RwLock::new(Indexed::new(indexes)),
             progress: Progress::default(),
             subscribers: RwLock::new(Arc::new([])),
-            undecodable: Mutex::default(),
+            undecodable: Undecodable::default(),
+            bytes: AtomicUsize::new(0),
             written: Mutex::default(),
             in_progress: Mutex::default(),
         }
@@ -147,12 +154,13 @@ impl<K: Kind> Store<K> {
 
     /// Returns the record of this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|records| records.get(&key.namespace, &key.name))
+        self.noting_stale(self.read(|records| records.get(&key.namespace, &key.name)))
     }
 
     /// Returns the record of this name if it still has this uid.
     pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
-        self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid)
+        let record = self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid);
+        self.noting_stale(record)
     }
 
     /// Returns the records that an index holds under a value, in no particular order.
@@ -160,7 +168,7 @@ impl<K: Kind> Store<K> {
     /// # Panics
     /// When the index was not declared: a defect of the controller's descriptor.
     pub fn by_index(&self, index: &Index<K>, key: u64) -> Vec<Arc<K>> {
-        self.read(|records| records.by_index(index.name, key))
+        self.noting_stale(self.read(|records| records.by_index(index.name, key)))
     }
 
     /// Returns the number of records that an index holds under a value.
@@ -176,23 +184,33 @@ impl<K: Kind> Store<K> {
     /// # Panics
     /// Same as [`Store::by_index`].
     pub fn by_rarest(&self, index: &Index<K>, keys: impl Iterator<Item = u64>) -> Vec<Arc<K>> {
-        self.read(|records| {
+        self.noting_stale(self.read(|records| {
             let rarest = keys.min_by_key(|key| records.count(index.name, *key));
             rarest.map(|key| records.by_index(index.name, key)).unwrap_or_default()
-        })
+        }))
     }
 
     /// Returns all records, in no particular order.
     ///
     /// Costs O(n). Use it for reports, never in a reconcile of one key.
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.read(|records| records.iter().cloned().collect())
+        self.noting_stale(self.read(|records| records.iter().cloned().collect::<Vec<_>>()))
     }
 
     /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the first
     /// such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
-        self.read(|records| records.iter().any(|record| matches(record)))
+        let mut visited = Vec::new();
+        let is_found = self.read(|records| {
+            records.iter().any(|record| {
+                if !self.undecodable.is_empty() && self.undecodable.contains(&record.meta().key()) {
+                    visited.push(record.clone());
+                }
+                matches(record)
+            })
+        });
+        self.noting_stale(visited);
+        is_found
     }
 
     /// Returns the number of records.
@@ -208,12 +226,37 @@ impl<K: Kind> Store<K> {
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
     /// deleted because something is missing here.
     pub fn undecodable(&self) -> usize {
-        lock(&self.undecodable).len()
+        self.undecodable.len()
     }
 
     /// Returns the number of those objects in a namespace. Decisions in other namespaces do not depend on them.
     pub fn undecodable_in(&self, namespace: &str) -> usize {
-        lock(&self.undecodable).iter().filter(|key| *key.namespace == *namespace).count()
+        self.undecodable.count(|key| *key.namespace == *namespace)
+    }
+
+    /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
+    /// decoded. The Writer refuses all deletions of a reconcile that has read such a record.
+    pub fn is_stale(&self, key: &ObjectKey) -> bool {
+        self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
+    }
+
+    /// Returns the number of stale records.
+    pub fn stale(&self) -> usize {
+        self.read(|records| self.undecodable.count(|key| records.get(&key.namespace, &key.name).is_some()))
+    }
+
+    /// Records in the running reconcile which of these records are stale.
+    fn noting_stale<R>(&self, records: R) -> R
+    where
+        for<'a> &'a R: IntoIterator<Item = &'a Arc<K>>,
+    {
+        if !self.undecodable.is_empty() {
+            let keys = (&records).into_iter().map(|record| record.meta().key());
+            for key in keys.filter(|key| self.undecodable.contains(key)) {
+                stale::note(&key.namespace, || format!("{} {key}", K::RESOURCE.kind));
+            }
+        }
+        records
     }
 
     /// Records that a controller of this process wrote an object at this version.
@@ -296,15 +339,17 @@ impl<K: Kind> Store<K> {
     pub(crate) fn put(&self, record: K) {
         let new = Arc::new(record);
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).put(new.clone());
+        self.bytes.fetch_add(new.limited_bytes(), Ordering::Relaxed);
+        self.release(old.as_deref());
         let key = new.meta().key();
-        self.set_decodable(&key);
+        self.undecodable.remove(&key);
         self.forget_written(&key, new.meta().version);
         self.notify(&Change { old: old.as_ref(), new: Some(&new) });
     }
 
     /// Passes a record to the subscribers again.
     pub(crate) fn repeat(&self, key: &ObjectKey) {
-        if let Some(record) = self.get(key) {
+        if let Some(record) = self.read(|records| records.get(&key.namespace, &key.name)) {
             self.notify(&Change { old: Some(&record), new: Some(&record) });
         }
     }
@@ -312,8 +357,9 @@ impl<K: Kind> Store<K> {
     /// Removes a record that the watch reported as deleted.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
         let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);
+        self.release(old.as_deref());
         let key = ObjectKey::new(namespace, name);
-        self.set_decodable(&key);
+        self.undecodable.remove(&key);
         self.forget_written(&key, u64::MAX);
         if let Some(old) = old {
             self.notify(&Change { old: Some(&old), new: None });
@@ -322,19 +368,27 @@ impl<K: Kind> Store<K> {
 
     /// Returns the keys of all objects, including undecodable ones, to find deletions after a new list.
     pub(crate) fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
-        let undecodable = lock(&self.undecodable).clone();
+        let undecodable = self.undecodable.all();
         self.read(|records| records.iter().map(|record| record.meta().key()).chain(undecodable).collect())
     }
 
-    pub(crate) fn set_undecodable(&self, key: ObjectKey) {
-        lock(&self.undecodable).insert(key);
+    /// Records that the newest state of an object cannot be decoded. Returns false if there are too many such objects.
+    pub(crate) fn set_undecodable(&self, key: ObjectKey) -> bool {
+        self.undecodable.add(key)
     }
 
-    fn set_decodable(&self, key: &ObjectKey) {
-        let mut undecodable = lock(&self.undecodable);
-        if !undecodable.is_empty() {
-            undecodable.remove(key);
-        }
+    /// Returns true if the API server has an object of this name, decodable or not, as far as the watch knows.
+    pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
+        self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
+    }
+
+    /// Returns the memory of all records, as far as their kind limits it ([`Kind::limited_bytes`]).
+    pub(crate) fn limited_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn release(&self, old: Option<&K>) {
+        self.bytes.fetch_sub(old.map_or(0, Kind::limited_bytes), Ordering::Relaxed);
     }
 
     fn notify(&self, change: &Change<'_, K>) {

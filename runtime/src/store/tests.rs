@@ -48,6 +48,47 @@ fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
     (store, ObjectKey::new("ns", "web"), Woken::default())
 }
 
+#[tokio::test]
+async fn reconcile_that_reads_a_stale_record_knows_it() {
+    type Read = fn(&Store<Thing>);
+    let index: Index<Thing> = by_namespace();
+    let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, vec![index]);
+    store.put(thing(5));
+    store.put(Thing(meta("ns", "other", 5)));
+    let (key, missing) = (ObjectKey::new("ns", "web"), ObjectKey::new("ns", "missing"));
+    let reads: [(&str, Read); 6] = [
+        ("get", |store| drop(store.get(&ObjectKey::new("ns", "web")))),
+        ("get_with_uid", |store| drop(store.get_with_uid("ns", "web", &Uid::default()))),
+        ("by_index", |store| drop(store.by_index(&by_namespace(), index_key("ns")))),
+        ("by_rarest", |store| drop(store.by_rarest(&by_namespace(), [index_key("ns")].into_iter()))),
+        ("all", |store| drop(store.all())),
+        ("any", |store| _ = store.any(|_| false)),
+    ];
+    let noted = async |read: Read| {
+        stale::noting(async {
+            read(&store);
+            stale::obstacle("")
+        })
+        .await
+    };
+    for state in ["decodable", "never decoded", "stale", "decodable again"] {
+        match state {
+            "never decoded" => _ = store.set_undecodable(missing.clone()),
+            "stale" => _ = store.set_undecodable(key.clone()),
+            "decodable again" => store.put(thing(6)),
+            _ => {}
+        }
+        let is_stale = state == "stale";
+        assert_eq!((store.is_stale(&key), store.stale()), (is_stale, usize::from(is_stale)), "{state}");
+        assert!(!store.is_stale(&missing));
+        for (name, read) in reads {
+            let expected = is_stale.then(|| "Thing ns/web".to_owned());
+            assert_eq!(noted(read).await, expected, "{state}: {name}");
+        }
+        assert_eq!(noted(|store| drop(store.get(&ObjectKey::new("ns", "other")))).await, None, "{state}");
+    }
+}
+
 #[test]
 fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     let (store, key, woken) = delivered();

@@ -5,12 +5,16 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{FutureExt, Stream, StreamExt};
 use kinds::Form;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::json;
 
 /// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
 pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
+
+/// Maximum time from the first to the last byte of a frame, or of an object of a list. A proxy or server that sends a byte
+/// now and then is not silent, but would stop the kind forever.
+pub(super) const MAX_FRAME_TIME: Duration = Duration::from_secs(60);
 
 /// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,9 @@ pub enum FrameError {
     /// Nothing arrived, not even a bookmark.
     #[error("no data from the server for {0:?}")]
     Silent(Duration),
+    /// A frame or an object takes too long.
+    #[error("an event or object was incomplete after {0:?}: the server or a proxy is too slow")]
+    Slow(Duration),
     /// A frame is longer than the limit.
     #[error("a frame of {0} bytes is too long: the body is damaged or in another format")]
     Length(usize),
@@ -43,6 +50,8 @@ pub struct Frames<S> {
     lines: bool,
     /// Number of bytes in the buffer that are known to contain no line end.
     scanned: usize,
+    /// The time at which the incomplete frame in the buffer began.
+    begun: Option<Instant>,
     /// Pause after all received data was read, so that later data is read in one batch.
     pub pause: Duration,
     /// Maximum time without any data.
@@ -57,21 +66,28 @@ where
     /// Creates frames from a body's chunks. JSON is converted to the layout of protobuf.
     pub fn new(form: Form, chunks: S, silence: Duration) -> Self {
         let lines = form == Form::Json;
-        Self { chunks, buffer: BytesMut::new(), lines, scanned: 0, pause: Duration::ZERO, silence }
+        Self { chunks, buffer: BytesMut::new(), lines, scanned: 0, begun: None, pause: Duration::ZERO, silence }
     }
 
     /// Returns the next frame; `None` at the regular end of the body.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         loop {
             if let Some(frame) = if self.lines { self.line()? } else { self.buffered()? } {
+                self.begun = None;
                 return Ok(Some(frame));
             }
+            let silence = self.silence;
+            let mut limit = (silence, FrameError::Silent(silence));
             if self.buffer.is_empty() {
                 // Hundreds of watches wait at the same time.
                 self.buffer = BytesMut::new();
+            } else {
+                let left = MAX_FRAME_TIME.saturating_sub(self.begun.get_or_insert_with(Instant::now).elapsed());
+                if left < silence {
+                    limit = (left, FrameError::Slow(MAX_FRAME_TIME));
+                }
             }
-            let silence = self.silence;
-            match timeout(silence, self.chunk()).await.map_err(|_| FrameError::Silent(silence))? {
+            match timeout(limit.0, self.chunk()).await.map_err(|_| limit.1)? {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
                 None if self.buffer.is_empty() => return Ok(None),
@@ -144,6 +160,25 @@ mod tests {
         assert!(started.elapsed() >= SILENCE, "{:?}", started.elapsed());
         send.unbounded_send(Ok(Bytes::from_static(&[0, 0, 0, 1, 7]))).expect("a reader");
         assert_eq!(frames.next().await.expect("a frame").as_deref(), Some(&[7][..]), "no data is lost by the timeout");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frame_fails_when_it_arrives_byte_by_byte() {
+        for (form, begin) in [(Form::Protobuf, &[0, 0, 1, 0][..]), (Form::Json, b"{\"type\":\"")] {
+            let (send, chunks) = futures::channel::mpsc::unbounded::<Result<Bytes, String>>();
+            let mut frames = Frames::new(form, chunks, Duration::from_secs(180));
+            send.unbounded_send(Ok(Bytes::from_static(begin))).expect("a reader");
+            tokio::spawn(async move {
+                while send.unbounded_send(Ok(Bytes::from_static(b"x"))).is_ok() {
+                    tokio::time::sleep(Duration::from_secs(20)).await;
+                }
+            });
+            let started = Instant::now();
+            let read =
+                tokio::time::timeout(Duration::from_secs(600), frames.next()).await.expect("the frame never ends");
+            assert!(matches!(read, Err(FrameError::Slow(_))), "{read:?}");
+            assert!(started.elapsed() <= Duration::from_secs(61), "{:?}", started.elapsed());
+        }
     }
 
     async fn read(body: Vec<u8>, chunk: usize) -> Result<Vec<Bytes>, FrameError> {

@@ -1,18 +1,13 @@
 //! Reads the body of a list object by object as it arrives, so that at most one object is held in memory.
 
-use std::time::Duration;
-
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
-use kinds::envelope::{MAGIC, list_version};
-use kinds::schema::{list_meta, unknown};
-use kinds::wire::{Head, find};
-use tokio::time::timeout;
+use kinds::envelope::{MAGIC, list_version, require_list};
+use kinds::schema::{list_meta, type_meta, unknown};
+use kinds::wire::{Head, find, find_str};
+use tokio::time::{Instant, timeout_at};
 
-use super::frames::{FrameError, MAX_FRAME_BYTES};
-
-/// Maximum time without data inside a list.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
+use super::frames::{FrameError, MAX_FRAME_BYTES, MAX_FRAME_TIME};
 
 /// Metadata is field 1 and items are field 2 in every list kind.
 const METADATA: u32 = 1;
@@ -23,6 +18,8 @@ pub struct Items<S> {
     chunks: S,
     buffer: BytesMut,
     position: Position,
+    /// The time until which the next object has to be complete.
+    deadline: Instant,
     version: Option<u64>,
     next_page: String,
 }
@@ -43,7 +40,8 @@ where
 {
     /// Creates a reader of a body's chunks.
     pub fn new(chunks: S) -> Self {
-        Self { chunks, buffer: BytesMut::new(), position: Position::Magic, version: None, next_page: String::new() }
+        let (position, deadline) = (Position::Magic, Instant::now());
+        Self { chunks, buffer: BytesMut::new(), position, deadline, version: None, next_page: String::new() }
     }
 
     /// Returns the list's version, once the whole list was read.
@@ -64,6 +62,7 @@ where
     /// # Errors
     /// When the connection fails, or the body is not a list.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        self.deadline = Instant::now() + MAX_FRAME_TIME;
         loop {
             match self.position {
                 Position::Magic => {
@@ -79,7 +78,12 @@ where
                         self.buffer.advance(head.size);
                         self.position = Position::List(head.length);
                     }
-                    Some(head) => drop(self.field(head).await?),
+                    Some(head) => {
+                        let field = self.field(head).await?;
+                        if head.number == unknown::TYPE_META {
+                            require_list(find_str(&field, type_meta::KIND))?;
+                        }
+                    }
                 },
                 Position::List(0) => self.position = Position::Envelope,
                 Position::List(left) => {
@@ -140,9 +144,8 @@ where
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
         self.buffer.reserve(wanted.saturating_sub(self.buffer.len()));
         while self.buffer.len() < wanted {
-            let chunk =
-                timeout(SILENCE_TIMEOUT, self.chunks.next()).await.map_err(|_| FrameError::Silent(SILENCE_TIMEOUT))?;
-            match chunk {
+            let chunk = timeout_at(self.deadline, self.chunks.next()).await;
+            match chunk.map_err(|_| FrameError::Slow(MAX_FRAME_TIME))? {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(FrameError::Body(error.to_string())),
                 None => return Ok(false),
@@ -160,6 +163,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn object_fails_when_it_arrives_byte_by_byte() {
+        let body = body(&[vec![0; 100]]);
+        let chunks = stream::iter(body).then(|byte| async move {
+            tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+            Ok::<_, String>(Bytes::copy_from_slice(&[byte]))
+        });
+        let read = Items::new(Box::pin(chunks)).next().await;
+        assert!(matches!(read, Err(FrameError::Slow(_))), "{read:?}");
+    }
+
+    #[test]
+    fn body_of_another_kind_is_no_list() {
+        let mut status = Vec::new();
+        status.put_message(METADATA, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "42"));
+        status.put_str(2, "Failure");
+        let read = read(&wrap_as("v1", "Status", &status), 100).map_err(|error| error.to_string());
+        assert_eq!(read, Err("not a list: kind is Status, which is no list".to_owned()));
+    }
 
     fn body(items: &[Vec<u8>]) -> Vec<u8> {
         let mut list = Vec::new();

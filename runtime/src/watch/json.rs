@@ -221,7 +221,7 @@ mod tests {
         let body = json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [item]}).to_string();
         let body = page(body.as_bytes()).expect("a page");
         let read = envelope::page(&body).expect("a list");
-        assert_eq!((read.version, read.next, read.items.len()), (5, "more", 1));
+        assert_eq!((read.version, read.next, read.items.len()), ("5", "more", 1));
         assert_eq!(typed_object::<Value>(read.items[0]).expect("the item"), item);
     }
 

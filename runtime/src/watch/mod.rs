@@ -6,6 +6,7 @@ mod frames;
 mod items;
 pub(crate) mod json;
 mod list_permit;
+mod list_progress;
 mod listing;
 mod reflector;
 mod registry;

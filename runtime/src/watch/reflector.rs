@@ -7,13 +7,12 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use hashbrown::HashSet;
-use kinds::envelope::{WatchEvent, page, watch_event};
+use kinds::envelope::{self, WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::{find, find_str};
@@ -26,11 +25,14 @@ use super::frames::{FrameError, Frames};
 use super::items::Items;
 use super::json;
 use super::list_permit::ListPermit;
+use super::list_progress::{Limits, ListProgress};
 use super::listing::{ListForm, Listing, Retry};
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
 use crate::client::Clients;
+use crate::lock::lock;
 use crate::store::Store;
+use crate::text::shortened;
 
 /// A watch that ends sooner than this is irregular and must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
@@ -44,6 +46,13 @@ const WATCH_SILENCE: Duration = Duration::from_secs(180);
 
 /// Maximum time without data in a streaming list.
 const LIST_SILENCE: Duration = Duration::from_secs(30);
+
+/// Maximum number of log lines a minute about objects of a kind that cannot be decoded.
+const MAX_LOGGED_PER_MINUTE: u32 = 100;
+
+/// Maximum bytes of an object's kind and key in a log line and an error.
+const MAX_KIND_BYTES: usize = 100;
+const MAX_KEY_BYTES: usize = 512;
 
 /// Keeps one store up to date until it is dropped.
 ///
@@ -59,6 +68,8 @@ pub struct Reflector<K: Kind> {
     lag: Duration,
     resync: Resync,
     listing: Listing,
+    limits: Limits,
+    logs: Mutex<LogLimit>,
     /// The store holds a complete list.
     is_listed: bool,
     /// The last watch ended irregularly: the server may have lost state since.
@@ -69,7 +80,9 @@ impl<K: Kind> Reflector<K> {
     pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
         let listing = Listing::new(if K::MANY { ListForm::Whole } else { ListForm::Streamed });
         let (lag, resync) = (Duration::ZERO, Resync::new(Duration::ZERO));
-        Self { clients, scope, store, lists, lag, resync, listing, is_listed: false, is_history_doubtful: false }
+        let (limits, logs) = (Limits::default(), Mutex::default());
+        let (is_listed, is_history_doubtful) = (false, false);
+        Self { clients, scope, store, lists, lag, resync, listing, limits, logs, is_listed, is_history_doubtful }
     }
 
     /// Lists by pages instead of by the first events of a watch.
@@ -88,6 +101,12 @@ impl<K: Kind> Reflector<K> {
     /// Allows the store to lag behind the watch by this time, so that changes are applied in batches.
     pub fn lagging(self, lag: Duration) -> Self {
         Self { lag, ..self }
+    }
+
+    /// Sets limits for tests.
+    #[cfg(test)]
+    pub(super) fn limited(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Runs until it is dropped. A panic of a step is handled like other errors: the kind is relisted.
@@ -163,6 +182,10 @@ impl<K: Kind> Reflector<K> {
                 error!(kind, %error, "watch event cannot be read; relisting");
                 self.is_listed = false;
             }
+            WatchError::TooLarge(_) => {
+                error!(kind, %error, "the watch has delivered too much; relisting");
+                self.is_listed = false;
+            }
             WatchError::Panicked(_) => {
                 error!(kind, %error, "watch panicked; relisting");
                 progress.count_panic();
@@ -220,7 +243,7 @@ impl<K: Kind> Reflector<K> {
         let page_read = request::page(&self.clients, self.scope.newest(), self.scope.list_type());
         let body = permit.wait_for(page_read).await?;
         let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
-        Ok(page(&body)?.version)
+        Ok(page(&body)?.version()?)
     }
 
     /// Lists through the initial events of a watch, and returns that watch.
@@ -230,17 +253,17 @@ impl<K: Kind> Reflector<K> {
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
         let mut frames = permit.wait_for(self.frames(self.scope.streaming_list())).await?;
         frames.silence = LIST_SILENCE;
-        let mut unseen = self.store.keys();
+        let mut list = ListProgress::new(&self.store, self.limits);
         loop {
             let next = permit.wait_for(frames.next()).await?;
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
-            match watch_event(&frame)? {
+            match self.expected_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
                     drop(permit);
-                    self.finish_list(&unseen, version);
+                    self.finish_list(&mut list, version)?;
                     return Ok(frames);
                 }
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.apply_listed(&mut unseen, object),
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.apply_listed(&mut list, object)?,
                 WatchEvent::Deleted(object) => self.remove(object),
                 WatchEvent::Bookmark { .. } => {}
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
@@ -251,43 +274,42 @@ impl<K: Kind> Reflector<K> {
     /// Lists the kind in one response.
     async fn list_whole(&self) -> Result<(), WatchError> {
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
-        let mut unseen = self.store.keys();
+        let mut list = ListProgress::new(&self.store, self.limits);
         while let Some(object) = items.next().await? {
-            self.apply_listed(&mut unseen, &object);
+            self.apply_listed(&mut list, &object)?;
         }
-        self.finish_list(&unseen, items.version()?);
-        Ok(())
+        self.finish_list(&mut list, items.version()?)
     }
 
     /// Lists the kind page by page.
     ///
     /// Some aggregated APIs return the same continue token with every page: such a list would never end.
     async fn list_pages(&self, mut permit: ListPermit) -> Result<(), WatchError> {
-        let mut unseen = self.store.keys();
+        let mut list = ListProgress::new(&self.store, self.limits);
         let mut next = String::new();
         loop {
+            list.begin_page()?;
             let uri = self.scope.page(&next);
             let previous = std::mem::take(&mut next);
             let version = if self.scope.form == Form::Json {
                 let page_read = request::page(&self.clients, uri, self.scope.list_type());
                 let body = json::page(&permit.wait_for(page_read).await?)?;
                 let page = page(&body)?;
-                page.items.iter().for_each(|object| self.apply_listed(&mut unseen, object));
+                page.items.iter().try_for_each(|object| self.apply_listed(&mut list, object))?;
                 next = page.next.to_owned();
-                page.version
+                page.version()?
             } else {
                 let opened = request::open(&self.clients, uri, self.scope.list_type());
                 let mut items = Items::new(permit.wait_for(opened).await?);
                 while let Some(object) = permit.wait_for(items.next()).await? {
-                    self.apply_listed(&mut unseen, &object);
+                    self.apply_listed(&mut list, &object)?;
                 }
                 next = items.continue_token().to_owned();
                 items.version()?
             };
             if next.is_empty() {
                 drop(permit);
-                self.finish_list(&unseen, version);
-                return Ok(());
+                return self.finish_list(&mut list, version);
             }
             if next == previous {
                 return Err(FrameError::NoList("its continue token is that of the previous page").into());
@@ -295,21 +317,15 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// Applies an object of a list. In the first list there are no previous objects to track.
-    fn apply_listed(&self, unseen: &mut HashSet<ObjectKey>, object: &[u8]) {
-        self.apply(object);
-        if !unseen.is_empty()
-            && let Some(key) = key_of(object)
-        {
-            unseen.remove(&key);
-        }
+    /// Applies an object of a list.
+    fn apply_listed(&self, list: &mut ListProgress, object: &[u8]) -> Result<(), WatchError> {
+        let applied = list.add(&self.store, object, || key_of(object)).and_then(|()| self.apply(object));
+        applied.inspect_err(|_| list.discard(&self.store))
     }
 
-    /// Completes a list: previous objects that are not in it were deleted.
-    fn finish_list(&self, unseen: &HashSet<ObjectKey>, version: u64) {
-        for deleted in unseen {
-            self.store.remove(&deleted.namespace, &deleted.name);
-        }
+    /// Completes a list.
+    fn finish_list(&self, list: &mut ListProgress, version: u64) -> Result<(), WatchError> {
+        list.finish(&self.store).inspect_err(|_| list.discard(&self.store))?;
         let progress = self.store.progress();
         if version < progress.version() {
             self.store.restart(version);
@@ -318,6 +334,7 @@ impl<K: Kind> Reflector<K> {
         }
         progress.set_synced();
         info!(kind = self.scope.resource.plural, objects = self.store.len(), version, "listed");
+        Ok(())
     }
 
     async fn watch(&mut self) -> Result<(), WatchError> {
@@ -352,9 +369,10 @@ impl<K: Kind> Reflector<K> {
             };
             let Some(frame) = frame else { return Ok(()) };
             let started = std::time::Instant::now();
-            match watch_event(&frame)? {
+            match self.expected_event(&frame)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    self.apply(object);
+                    self.apply(object)?;
+                    self.limits.check_watched(&*self.store)?;
                     self.advance_to(object);
                     self.store.progress().applied(started.elapsed());
                 }
@@ -375,24 +393,49 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// Applies an object. If it cannot be decoded, its key is recorded.
-    fn apply(&self, object: &[u8]) {
-        let decoded = catch_unwind(AssertUnwindSafe(|| K::decode(self.store.decoding(), object)));
-        match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
-            Ok(record) => self.store.put(record),
-            Err(error) => {
-                let key = key_of(object);
-                let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
-                error!(
-                    kind = self.scope.resource.plural,
-                    object, %error,
-                    "object cannot be decoded; no object of its kind is scaled down or deleted until it can be"
-                );
-                if let Some(key) = key {
-                    self.store.set_undecodable(key);
-                }
+    /// Reads an event. Objects of another kind are an error: of such an object, some other field would be read as a name.
+    fn expected_event<'a>(&self, frame: &'a [u8]) -> Result<WatchEvent<'a>, WatchError> {
+        let event = watch_event(frame)?;
+        let (WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_)) = event else { return Ok(event) };
+        let expected = match self.scope.form {
+            Form::Protobuf => self.scope.resource.kind,
+            Form::Metadata => "PartialObjectMetadata",
+            // It has no envelope.
+            Form::Json => return Ok(event),
+        };
+        match envelope::event_kind(frame) {
+            "" => Ok(event),
+            kind if kind == expected => Ok(event),
+            kind => {
+                let problem = format!("is {:?} instead of {expected}", shortened(kind.to_owned(), MAX_KIND_BYTES));
+                Err(DecodeError::field("kind", problem).into())
             }
         }
+    }
+
+    /// Applies an object. If it cannot be decoded, its key is recorded.
+    fn apply(&self, object: &[u8]) -> Result<(), WatchError> {
+        let decoded = catch_unwind(AssertUnwindSafe(|| K::decode(self.store.decoding(), object)));
+        let error = match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
+            Ok(record) => {
+                self.store.put(record);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let key = key_of(object);
+        if lock(&self.logs).permits() {
+            let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);
+            error!(
+                kind = self.scope.resource.plural,
+                object = shortened(object, MAX_KEY_BYTES), %error,
+                "object cannot be decoded; no object of its kind is scaled down or deleted until it can be"
+            );
+        }
+        if key.is_none_or(|key| self.store.set_undecodable(key)) {
+            return Ok(());
+        }
+        Err(WatchError::TooLarge("too many objects cannot be decoded"))
     }
 
     fn remove(&self, object: &[u8]) {
@@ -405,6 +448,31 @@ impl<K: Kind> Reflector<K> {
         if let Ok(version) = version_of(object) {
             self.store.progress().advance(version);
         }
+    }
+}
+
+/// The limit of logged objects that cannot be decoded: an aggregated API may send any number of them.
+#[derive(Debug)]
+struct LogLimit {
+    /// The begin of the current minute.
+    since: Instant,
+    /// Lines that were logged in it.
+    lines: u32,
+}
+
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self { since: Instant::now(), lines: 0 }
+    }
+}
+
+impl LogLimit {
+    fn permits(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(60) {
+            *self = Self::default();
+        }
+        self.lines += 1;
+        self.lines <= MAX_LOGGED_PER_MINUTE
     }
 }
 

@@ -63,6 +63,8 @@ pub trait WatchStats: Send + Sync {
     fn objects(&self) -> usize;
     /// Returns the number of undecodable objects.
     fn undecodable(&self) -> usize;
+    /// Returns the number of stale records: those of undecodable objects that could be decoded before.
+    fn stale(&self) -> usize;
     /// Returns the number of failures and relists of the watch.
     fn restarts(&self) -> u64;
     /// Returns the panics of the watch and of subscribers.
@@ -103,6 +105,10 @@ impl<K: Kind> WatchStats for Store<K> {
 
     fn undecodable(&self) -> usize {
         Store::undecodable(self)
+    }
+
+    fn stale(&self) -> usize {
+        Store::stale(self)
     }
 
     fn restarts(&self) -> u64 {

@@ -49,6 +49,9 @@ pub enum WatchError {
     /// A streaming list ended before it was complete; a partial list is discarded.
     #[error("the streaming list ended before it was complete")]
     Incomplete,
+    /// The server sends more than any server can have stored.
+    #[error("{0}: either the list never ends, or the server has too many objects")]
+    TooLarge(&'static str),
     /// A defect in this process.
     #[error("panic: {0}")]
     Panicked(String),
@@ -233,7 +236,7 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
     let deadline = tokio::time::Instant::now() + STARTUP_TIMEOUT;
     loop {
         match served(clients, &uri, resource.plural).await {
-            Err(WatchError::Refused(status)) if status.code == 404 => return Ok(false),
+            Err(WatchError::Refused(status)) if status.code == 404 && !status.is_of_proxy() => return Ok(false),
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
             response => return response,
         }

@@ -151,7 +151,12 @@ impl Writer {
     /// Same as [`Writer::get`].
     pub async fn get_meta(&self, resource: &Resource, key: &ObjectKey) -> Result<Meta, WriteError> {
         let path = path::referenced(resource, key)?;
-        Ok(self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?)
+        let meta = self.send(Method::GET, path, "", METADATA_ONLY, bytes::Bytes::new()).await?.meta()?;
+        if meta.name == key.name {
+            return Ok(meta);
+        }
+        // Another uid means that the object no longer exists; another name means that this is not the response.
+        Err(DecodeError::field("metadata.name", "is that of another object than the requested one").into())
     }
 
     /// Deletes one object under preconditions.
@@ -191,14 +196,15 @@ impl Writer {
     }
 }
 
-/// Returns the objects in the response to the deletion of a collection, if it is a list of metadata.
+/// Returns the objects in the response to the deletion of a collection, if it is a list of metadata that can be read:
+/// versions of an aggregated API need not be numbers.
 fn deleted_objects(body: &[u8]) -> Result<Option<Vec<Meta>>, DecodeError> {
     if envelope::kind(body) != "PartialObjectMetadataList" {
         return Ok(None);
     }
     let interner = Interner::default();
     let items = envelope::page(body)?.items.into_iter();
-    items.map(|item| Meta::decode(&interner, find(item, 1), |_, _| {})).collect::<Result<_, _>>().map(Some)
+    Ok(items.map(|item| Meta::decode(&interner, find(item, 1), |_, _| {}).ok()).collect())
 }
 
 #[cfg(test)]
@@ -211,6 +217,8 @@ mod tests {
     #[test]
     fn deleted_objects_are_returned_only_from_a_list() {
         let mut list = Vec::new();
+        list.put_message(1, |meta| meta.put_str(object_meta::RESOURCE_VERSION, "9"));
+        let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         for name in ["a", "b"] {
             list.put_message(2, |item| {
                 item.put_message(1, |meta| {
@@ -222,11 +230,14 @@ mod tests {
         let response = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let names = |found: Option<Vec<Meta>>| found.map(|all| all.iter().map(|meta| meta.name.to_string()).collect());
         assert_eq!(names(deleted_objects(&response).expect("a list")), Some(vec!["a".to_owned(), "b".to_owned()]));
-        let empty = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &[]);
         assert_eq!(names(deleted_objects(&empty).expect("a list")), Some(Vec::new()));
+        list.put_message(2, |item| item.put_message(1, |meta| meta.put_str(object_meta::RESOURCE_VERSION, "7/8")));
+        let opaque = envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list);
         let mut success = Vec::new();
         success.put_str(2, "Success");
-        for other in [envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()] {
+        for other in
+            [opaque, envelope::wrap_as("v1", "Status", &success), br#"{"kind": "Status"}"#.to_vec(), Vec::new()]
+        {
             assert_eq!(names(deleted_objects(&other).expect("a response")), None);
         }
     }

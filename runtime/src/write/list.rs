@@ -28,7 +28,7 @@ pub struct PageSize(u32);
 
 impl PageSize {
     /// For pages of metadata. The number of objects is not limited: a Job may have 100,000 pods.
-    const METADATA: Self = Self(1000);
+    pub const METADATA: Self = Self(1000);
 
     /// Halves the size; returns false if it is one already.
     fn halve(&mut self) -> bool {
@@ -113,6 +113,16 @@ struct Pages {
     size: PageSize,
 }
 
+impl Pages {
+    /// The pages of the metadata of a namespace's objects, or with an empty namespace of all, that match a label selector.
+    fn of_metadata(resource: &Resource, namespace: &str, selector: &str) -> Result<Self, WriteError> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let collection = super::path::collection(resource, namespace)?;
+        let collection = format!("{collection}?labelSelector={}&", percent_encode(selector));
+        Ok(Self { collection, accept: METADATA_LIST, size: PageSize::METADATA })
+    }
+}
+
 impl Writer {
     /// Reads from the API server the metadata of the objects of a namespace, or with an empty namespace of all, that match
     /// a label selector, and the version of the list.
@@ -125,13 +135,7 @@ impl Writer {
         namespace: &str,
         selector: &str,
     ) -> Result<MetaList, WriteError> {
-        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let collection = super::path::collection(resource, namespace)?;
-        let list = Pages {
-            collection: format!("{collection}?labelSelector={}&", percent_encode(selector)),
-            accept: METADATA_LIST,
-            size: PageSize::METADATA,
-        };
+        let list = Pages::of_metadata(resource, namespace, selector)?;
         let (interner, mut items) = (Interner::default(), Vec::new());
         let mut free = MAX_METADATA_BYTES;
         let decode = |item: &[u8]| {
@@ -140,8 +144,51 @@ impl Writer {
             items.push(Meta::decode(&interner, meta, |_, _| {})?);
             Ok(())
         };
-        let version = self.read_pages(resource, list, decode).await?;
+        let version = parse_version(&self.read_pages(resource, list, decode).await?)?;
         Ok(MetaList { version, items })
+    }
+
+    /// Reads the metadata of all objects of a namespace from the API server page by page, and passes each to `visit` as
+    /// an encoded ObjectMeta. Nothing is kept, so that their number is not limited.
+    ///
+    /// # Errors
+    /// When a request fails, a page cannot be decoded, or the pages never end.
+    pub async fn list_each_metadata(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<(), WriteError> {
+        let pass = |item: &[u8]| {
+            visit(find(item, 1));
+            Ok(())
+        };
+        self.read_pages(resource, Pages::of_metadata(resource, namespace, "")?, pass).await.map(drop)
+    }
+
+    /// Reads one page of the metadata of a namespace's objects, as [`Writer::list_each_metadata`]: the first page if
+    /// `token` is empty, otherwise the page that the token names. Reduces `size` if the page is too long. Returns the
+    /// token of the next page; empty if this was the last one.
+    ///
+    /// # Errors
+    /// When a request fails or a response cannot be decoded.
+    pub async fn metadata_page(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        token: &str,
+        size: &mut PageSize,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<String, WriteError> {
+        let mut pages = Pages { size: *size, ..Pages::of_metadata(resource, namespace, "")? };
+        let response = self.read_page(&mut pages, token).await?;
+        *size = pages.size;
+        let page = envelope::page(&response.0)?;
+        page.items.iter().for_each(|item| visit(find(item, 1)));
+        if !token.is_empty() && page.next == token {
+            return Err(endless(resource).into());
+        }
+        Ok(page.next.to_owned())
     }
 
     /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
@@ -168,13 +215,14 @@ impl Writer {
         self.read_pages(resource, list, pass).await.map(drop)
     }
 
-    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list.
+    /// Reads a list from its first page on, and passes each object to `visit`. Returns the version of the list
+    /// as the server has written it.
     async fn read_pages(
         &self,
         resource: &Resource,
         mut pages: Pages,
         mut visit: impl FnMut(&[u8]) -> Result<(), DecodeError>,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<String, WriteError> {
         let deadline = Instant::now() + MAX_LIST_TIME;
         let mut next = String::new();
         loop {
@@ -182,7 +230,7 @@ impl Writer {
             let page = envelope::page(&response.0)?;
             page.items.iter().try_for_each(|item| visit(item))?;
             if page.next.is_empty() {
-                return Ok(page.version);
+                return Ok(page.version.to_owned());
             }
             if page.next == next || Instant::now() >= deadline {
                 return Err(endless(resource).into());
@@ -282,7 +330,7 @@ mod tests {
                 meta.put_str(list_meta::CONTINUE, &token);
                 meta.put_str(list_meta::RESOURCE_VERSION, "5");
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(1.0, 1)), Fence::open())
     }
@@ -321,7 +369,7 @@ mod tests {
                     });
                 });
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         (Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open()), counter)
     }
@@ -376,7 +424,7 @@ mod tests {
                     object.put_bytes(15, &vec![0; size << 20]);
                 });
             }
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         Writer::new(clients.await, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
     }
@@ -418,7 +466,7 @@ mod tests {
             let clients = clients(move |_, _, _| {
                 let mut list = Vec::new();
                 list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, text));
-                (200, envelope::wrap(&THINGS, &list))
+                (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
             });
             let bucket = Arc::new(TokenBucket::new(100.0, 100));
             let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());
@@ -442,7 +490,7 @@ mod tests {
                     meta.put_str(object_meta::RESOURCE_VERSION, "4");
                 });
             });
-            (200, envelope::wrap(&THINGS, &list))
+            (200, envelope::wrap_as("example.com/v1", "ThingList", &list))
         });
         let bucket = Arc::new(TokenBucket::new(100.0, 100));
         let writer = Writer::new(clients.await, Identity::Own, bucket, Fence::open());

@@ -27,6 +27,7 @@ use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, SendError, refusal, retry_after};
 use crate::fence::Fence;
 use crate::journal::{note, note_retry_after};
+use crate::stale;
 use crate::text::percent_encode;
 
 /// Only the metadata of an object, if the server supports that for its kind.
@@ -52,6 +53,9 @@ pub enum WriteError {
     /// This process no longer leads: nothing was sent.
     #[error("this process no longer holds the lease; nothing was sent")]
     NotLeading,
+    /// The deletion would be based on an outdated record: nothing was sent.
+    #[error("nothing is deleted: the newest state of {0} cannot be decoded, and the cache has an older one")]
+    Stale(String),
     /// A name cannot be part of a path: nothing was sent, and a retry fails until that name changes.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
@@ -81,7 +85,9 @@ impl WriteError {
     }
 
     fn has_reason(&self, reason: &str, code: u16) -> bool {
-        self.status().is_some_and(|status| status.reason == reason || status.reason.is_empty() && status.code == code)
+        self.status().is_some_and(|status| {
+            status.reason == reason || status.reason.is_empty() && status.code == code && !status.is_of_proxy()
+        })
     }
 
     /// Returns true if the object does not exist.
@@ -138,7 +144,9 @@ impl WriteError {
         match self {
             Self::Lost(_) | Self::TooLong(_) | Self::Unreadable(_) => true,
             Self::Refused(status) => is_inconclusive(status),
-            Self::NotLeading | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => false,
+            Self::NotLeading | Self::Stale(_) | Self::InvalidName(_) | Self::InvalidRequest(_) | Self::NotSent(_) => {
+                false
+            }
         }
     }
 
@@ -402,7 +410,7 @@ impl Writer {
         let response = self.send(Method::GET, path, "", PROTOBUF, Bytes::new()).await?;
         let page = envelope::page(&response.0)?;
         let read = page.items.first().map(|item| K::decode(decode, item)).transpose()?;
-        Ok((page.version, read))
+        Ok((page.version()?, read))
     }
 
     /// Sends a patch of this type. Returns the object's metadata.
@@ -466,6 +474,11 @@ impl Writer {
         body: Bytes,
     ) -> Result<ObjectResponse, WriteError> {
         let is_read = method == Method::GET;
+        if method == Method::DELETE
+            && let Some(object) = stale::obstacle(path::namespace_of(&path))
+        {
+            return Err(WriteError::Stale(object));
+        }
         let mut request = Request::builder().method(method.clone()).uri(path).header(header::ACCEPT, accept);
         if !content_type.is_empty() {
             request = request.header(header::CONTENT_TYPE, content_type);

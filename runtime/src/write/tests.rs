@@ -218,3 +218,39 @@ async fn write_is_cancelled_when_the_fence_closes_and_reads_ignore_the_fence() {
     assert!(error.is_lost(), "{error}");
     assert_eq!(started.elapsed().as_secs(), LEASE.as_secs(), "not the 30 s of the write timeout");
 }
+
+#[tokio::test]
+async fn reconcile_that_has_read_a_stale_record_deletes_nothing() {
+    let (writer, paths) = writer(Fence::open(), |_| Some(full(200, &[], "{}"))).await;
+    let key = ObjectKey::new("ns", "a");
+    let delete = async || writer.delete(&CONFIG_MAPS, &key, &Uid::parse("u")).await;
+    let refused = crate::stale::noting(async {
+        crate::stale::note("ns", || "Pod ns/web".to_owned());
+        let collection = writer.delete_collection(&CONFIG_MAPS, "ns").await.map(drop);
+        [delete().await, collection]
+    });
+    for result in refused.await {
+        let error = result.expect_err("the record is outdated");
+        assert!(error.to_string().contains("the newest state of Pod ns/web cannot be decoded"), "{error}");
+        assert!(!error.is_lost());
+    }
+    assert!(paths.lock().expect("the paths").is_empty(), "a request was sent");
+    crate::stale::noting(delete()).await.expect("another reconcile");
+    delete().await.expect("outside of a reconcile");
+    assert_eq!(paths.lock().expect("the paths").len(), 2);
+}
+
+#[tokio::test]
+async fn page_of_a_proxy_is_no_proof_of_absence() {
+    for (code, body, is_absent) in [
+        (404, "404 page not found\n", true),
+        (404, "", true),
+        (404, "<html><head><title>404 Not Found</title></head></html>", false),
+        (404, "\n<!DOCTYPE html><p>no backend", false),
+    ] {
+        let (writer, _) = writer(Fence::open(), move |_| Some(full(code, &[], body))).await;
+        let error = writer.get(&CONFIG_MAPS, &ObjectKey::new("ns", "a")).await.expect_err("refused");
+        assert_eq!(error.is_not_found(), is_absent, "{body}");
+        assert_eq!(error.is_object_deleted(), is_absent, "{body}");
+    }
+}

@@ -344,10 +344,11 @@ impl Collector {
         }
     }
 
-    /// Returns the object in the state that the watch has delivered. Every write that is based on it has its version or
-    /// UID as a precondition.
+    /// Returns the object in the state that the watch has delivered, or reads it if that is not the newest one. Every write
+    /// that is based on it has its version or UID as a precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         let source = self.kinds.source(resource.group, resource.plural);
+        let source = source.filter(|source| !source.is_stale(&item.key()));
         match source.and_then(|source| source.meta(&item.key())).filter(|meta| meta.uid == item.uid) {
             Some(meta) => Ok(meta),
             None => self.read_uncached(resource, item).await,

@@ -48,21 +48,17 @@ impl CleanupResult {
         Self { problem: Some(problem.to_string()), ..Self::default() }
     }
 
-    /// Returns the result for the objects that still exist after the deletion of all was requested. Each is given by
-    /// its finalizers. Upstream: pkg/controller/namespace/deletion, deleteAllContentForGroupVersionResource.
-    pub fn of<'a>(
+    /// Returns the result for a number of objects that still exist after the deletion of all was requested, and for the
+    /// number of them with each finalizer. Upstream: pkg/controller/namespace/deletion,
+    /// deleteAllContentForGroupVersionResource.
+    pub fn of(
         resource: &Resource,
         namespace: &str,
-        objects: impl Iterator<Item = &'a [Str]>,
+        objects: usize,
+        finalizers: BTreeMap<Str, usize>,
         estimate_seconds: i64,
     ) -> Self {
-        let mut result = Self::default();
-        for finalizers in objects {
-            result.objects += 1;
-            for finalizer in finalizers {
-                *result.finalizers.entry(finalizer.clone()).or_default() += 1;
-            }
-        }
+        let mut result = Self { objects, finalizers, ..Self::default() };
         if result.objects == 0 {
             return result;
         }

@@ -7,6 +7,7 @@
 mod decide;
 mod early;
 mod sync;
+mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -7,19 +7,22 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{Meta, ObjectKey};
-use kinds::namespace_deletion::{TerminatingNamespace, pod_grace, pod_meta};
-use kinds::{Decode, Interner, Kind, Namespace, Sections, Uid};
+use kinds::namespace_deletion::TerminatingNamespace;
+use kinds::schema::object_meta;
+use kinds::wire::find_str;
+use kinds::{Decode, DecodeError, Kind, Namespace, Sections, Uid};
 use runtime::discovery::{Discovery, Served, Snapshot, Verbs};
 use runtime::queue::Queue;
 use runtime::store::Store;
 use runtime::watch::{Source, Watched, is_empty_since, wait_until_deleted};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use runtime::write::{Deletion, Propagation, WriteError, Writer};
+use runtime::write::{Deletion, PageSize, Propagation, WriteError, Writer};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::decide::{CleanupResult, FINALIZER, Findings, discovery_problem, pods_estimate, resync, without_own};
 use super::early::{NamespaceDeletions, POD_COST, ResourceName, has_comparable_versions, lead_time};
+use super::tally::{Remaining, Tally};
 use crate::context::Clock;
 
 /// Maximum number of attempts of an update that conflicts with others, before it is retried with backoff.
@@ -34,6 +37,9 @@ const MAX_CONCURRENT_DELETIONS: usize = 10;
 /// Maximum age of a discovery: namespaces that are deleted at about the same time share one.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
+/// Maximum time to delete the objects of a resource one by one. An aggregated API may return pages without end.
+const MAX_DELETION_TIME: Duration = Duration::from_secs(600);
+
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
 const DELETIONS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -41,26 +47,19 @@ const PODS: ResourceName = ("", "pods");
 const EVENTS: ResourceName = ("", "events");
 const EVENTS_ALIAS: ResourceName = ("events.k8s.io", "events");
 
-/// The remaining objects of a resource.
-#[derive(Default)]
-struct Remaining {
-    result: CleanupResult,
-    objects: Vec<Meta>,
-}
-
 /// The outcome of one pass.
 struct Pass {
     findings: Findings,
     /// All resources were processed. False while pods delay the deletion of all other objects.
     is_complete: bool,
-    /// The remaining objects.
-    left: Vec<(ResourceName, Vec<Meta>)>,
+    /// The remaining objects; `None` for a resource whose deletions cannot be awaited.
+    left: Vec<(ResourceName, Option<Vec<Meta>>)>,
 }
 
 impl Pass {
     fn add(&mut self, served: &Served, left: Remaining) {
         self.findings.add(&served.resource, &left.result);
-        if !left.objects.is_empty() {
+        if left.result.objects > 0 {
             self.left.push((name(served), left.objects));
         }
     }
@@ -207,8 +206,8 @@ impl Namespaces {
     }
 
     /// Requeues the namespace as soon as the watches show that nothing remains, so that its deletion is not delayed.
-    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(ResourceName, Vec<Meta>)>, at_most: Duration) {
-        let sources = left.into_iter().map(|((group, plural), left)| Some((self.watched.source(group, plural)?, left)));
+    fn requeue_when_deleted(&self, key: &ObjectKey, left: Vec<(ResourceName, Option<Vec<Meta>>)>, at_most: Duration) {
+        let sources = left.into_iter().map(|((group, plural), left)| self.watched.source(group, plural).zip(left));
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return };
         let (queue, key) = (self.queue.clone(), key.clone());
         let requeue_when_all_are_deleted = async move {
@@ -308,7 +307,7 @@ impl Namespaces {
             Ok(_) => self.list_remaining(served, namespace).await,
             Err(error) => Err(error),
         };
-        left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: Vec::new() })
+        left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: None })
     }
 
     /// Returns true if the watch of the resource has delivered the deletion of all these objects. Returns false if the
@@ -325,34 +324,21 @@ impl Namespaces {
         tokio::time::timeout(DELETIONS_TIMEOUT, wait_until_deleted(&*source, found, is_kept)).await.unwrap_or(false)
     }
 
-    /// Returns the remaining objects of a resource from the API server.
+    /// Counts the remaining objects of a resource on the API server.
     async fn list_remaining(&self, served: &Served, namespace: &TerminatingNamespace) -> Result<Remaining, WriteError> {
-        let (objects, estimate_seconds) = if name(served) == PODS {
-            self.list_remaining_pods(served, namespace).await?
-        } else {
-            (self.list(served, &namespace.meta.name).await?, 0)
-        };
-        let finalizers = objects.iter().map(|meta| &*meta.finalizers);
-        let result = CleanupResult::of(&served.resource, &namespace.meta.name, finalizers, estimate_seconds);
-        Ok(Remaining { result, objects })
-    }
-
-    /// Returns the remaining pods, and the expected seconds until they are deleted.
-    async fn list_remaining_pods(
-        &self,
-        served: &Served,
-        namespace: &TerminatingNamespace,
-    ) -> Result<(Vec<Meta>, i64), WriteError> {
-        let mut pods = Vec::new();
-        let mut longest = 0;
-        let interner = Interner::default();
-        let visit = |pod: &[u8]| {
-            longest = pod_grace(pod).max(longest);
-            pods.push(pod_meta(&interner, pod));
-        };
-        self.writer.list_each(&served.resource, &namespace.meta.name, visit).await?;
-        let pods = pods.into_iter().collect::<Result<_, _>>()?;
-        Ok((pods, pods_estimate(longest, namespace.meta.deletion, (self.clock)())))
+        let (resource, name_of_namespace) = (&served.resource, &*namespace.meta.name);
+        let mut tally = Tally::new();
+        let mut estimate_seconds = 0;
+        if name(served) == PODS {
+            self.writer.list_each(resource, name_of_namespace, |pod| tally.add_pod(pod)).await?;
+            estimate_seconds = pods_estimate(tally.longest_grace, namespace.meta.deletion, (self.clock)());
+        } else if served.verbs.contains(Verbs::LIST) {
+            match self.writer.list_each_metadata(resource, name_of_namespace, |meta| tally.add(meta)).await {
+                Err(error) if !is_unsupported(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(tally.finish(resource, name_of_namespace, estimate_seconds))
     }
 
     /// Deletes all objects of a resource. Returns the objects that existed, if the API server returns them.
@@ -360,38 +346,58 @@ impl Namespaces {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
                 Err(error) if is_unsupported(&error) => {}
+                // The objects were deleted; there are too many for one response.
+                Err(WriteError::TooLong(_)) => return Ok(None),
                 result => return result,
             }
         }
-        let objects = self.list(served, namespace).await?;
-        if objects.is_empty() {
-            return Ok(Some(objects));
+        if !served.verbs.contains(Verbs::LIST) {
+            return Ok(Some(Vec::new()));
         }
+        self.delete_each(served, namespace).await
+    }
+
+    /// Deletes the objects of a resource one by one, page by page. Returns an empty list if there were none.
+    async fn delete_each(&self, served: &Served, namespace: &str) -> Result<Option<Vec<Meta>>, WriteError> {
+        let deadline = Instant::now() + MAX_DELETION_TIME;
+        let (mut token, mut size, mut found, mut problem) = (String::new(), PageSize::METADATA, 0, None);
+        loop {
+            let mut page = Vec::new();
+            let visit = |meta: &[u8]| page.push(identity(meta, namespace));
+            match self.writer.metadata_page(&served.resource, namespace, &token, &mut size, visit).await {
+                Ok(next) => token = next,
+                Err(error) if token.is_empty() && is_unsupported(&error) => break,
+                Err(error) => token = continued(&error).ok_or(error)?,
+            }
+            found += page.len();
+            problem = problem.or(self.delete_page(served, page).await);
+            if token.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                let text = format!("leads to more {} than were deleted in time", served.resource.plural);
+                return Err(DecodeError::field("continue", text).into());
+            }
+        }
+        match problem {
+            Some(problem) => Err(problem),
+            None => Ok((found == 0).then(Vec::new)),
+        }
+    }
+
+    /// Deletes these objects. Returns the first failure.
+    async fn delete_page(&self, served: &Served, objects: Vec<(ObjectKey, Uid)>) -> Option<WriteError> {
         let deleted: Vec<Result<(), WriteError>> = stream::iter(objects)
-            .map(|meta| async move {
-                let deletion = Deletion { uid: &meta.uid, version: None, propagation: Propagation::Background };
-                self.writer.delete_object(&served.resource, &meta.key(), deletion).await
+            .map(|(key, uid)| async move {
+                let deletion = Deletion { uid: &uid, version: None, propagation: Propagation::Background };
+                self.writer.delete_object(&served.resource, &key, deletion).await
             })
             .buffer_unordered(MAX_CONCURRENT_DELETIONS)
             .collect()
             .await;
         // A conflict means that the object was replaced: the following list contains the new one.
         let failed = |error: &WriteError| !is_unsupported(error) && !error.is_conflict();
-        match deleted.into_iter().filter_map(Result::err).find(failed) {
-            Some(error) => Err(error),
-            None => Ok(None),
-        }
-    }
-
-    /// Returns the objects of a resource; none if it cannot be listed.
-    async fn list(&self, served: &Served, namespace: &str) -> Result<Vec<Meta>, WriteError> {
-        if !served.verbs.contains(Verbs::LIST) {
-            return Ok(Vec::new());
-        }
-        match self.writer.list_meta(&served.resource, namespace, "").await {
-            Err(error) if is_unsupported(&error) => Ok(Vec::new()),
-            result => result,
-        }
+        deleted.into_iter().filter_map(Result::err).find(failed)
     }
 
     /// Removes the finalizer `kubernetes`, so that the API server deletes the namespace.
@@ -427,6 +433,18 @@ fn to_empty(snapshot: &Snapshot) -> impl Iterator<Item = Served> {
     let has_events = snapshot.preferred().any(|served| name(served) == EVENTS);
     let is_alias = move |served: &&Served| has_events && name(served) == EVENTS_ALIAS;
     snapshot.preferred().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
+}
+
+/// Returns the key and uid in the ObjectMeta of an object of this namespace, whichever namespace an aggregated API returns.
+fn identity(meta: &[u8], namespace: &str) -> (ObjectKey, Uid) {
+    let key = ObjectKey::new(namespace, find_str(meta, object_meta::NAME));
+    (key, Uid::parse(find_str(meta, object_meta::UID)))
+}
+
+/// Returns the token with which a list goes on whose own token has expired, because the deletion of its objects took long.
+fn continued(error: &WriteError) -> Option<String> {
+    let status = error.refused().filter(|status| status.code == 410)?;
+    status.next.as_ref().map(|next| next.0.clone())
 }
 
 fn name(served: &Served) -> ResourceName {

@@ -7,10 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kinds::condition::Condition;
 use kinds::meta::{ObjectKey, Uid};
-use kinds::schema::{namespace as object, namespace_spec, namespace_status, object_meta};
+use kinds::schema::{list_meta, namespace as object, namespace_spec, namespace_status, object_meta};
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Namespace, Resource, Sections, Str, Time, envelope};
 use proptest::prelude::*;
+use runtime::client::Clients;
 use runtime::discovery::Discovery;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::testing::{clients, filled_store, writer_of};
@@ -21,6 +22,7 @@ use serde_json::json;
 use super::GRACE;
 use super::decide::{CleanupResult, Findings, discovery_problem, pods_estimate, resync, without_own};
 use super::sync::{MAX_CONFLICTS, Namespaces};
+use super::tally::Tally;
 
 const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
 const WIDGETS: Resource =
@@ -32,6 +34,17 @@ fn at(second: i64) -> Timestamp {
 
 fn finalizers(list: &[&str]) -> Vec<Str> {
     list.iter().map(|finalizer| Str::from(*finalizer)).collect()
+}
+
+/// The result for objects, each given by its finalizers.
+fn tallied(resource: &Resource, objects: &[&Vec<Str>], estimate_seconds: i64) -> CleanupResult {
+    let mut tally = Tally::new();
+    for finalizers in objects {
+        let mut meta = Vec::new();
+        finalizers.iter().for_each(|finalizer| meta.put_str(object_meta::FINALIZERS, finalizer));
+        tally.add(&meta);
+    }
+    tally.finish(resource, "n", estimate_seconds).result
 }
 
 /// `<type>=<status> <reason>: <message>`
@@ -53,9 +66,7 @@ const NO_PROBLEMS: [&str; 5] = [
 #[test]
 fn delay_follows_from_the_remaining_objects() {
     let (none, one, two) = (finalizers(&[]), finalizers(&["a/x"]), finalizers(&["a/x", "b/y"]));
-    let of = |objects: &[&Vec<Str>], estimate_seconds| {
-        CleanupResult::of(&WIDGETS, "n", objects.iter().map(|finalizers| finalizers.as_slice()), estimate_seconds)
-    };
+    let of = |objects: &[&Vec<Str>], estimate_seconds| tallied(&WIDGETS, objects, estimate_seconds);
     assert_eq!(of(&[], 30), CleanupResult::default(), "nothing remains");
     let waits = of(&[&none], 30);
     assert_eq!((waits.objects, waits.estimate_seconds, waits.problem), (1, 30, None));
@@ -66,7 +77,7 @@ fn delay_follows_from_the_remaining_objects() {
         of(&[&none, &none], 0).problem.as_deref(),
         Some("unexpected items still remain in namespace: n for gvr: example.com/v1, Resource=widgets")
     );
-    let of_core = CleanupResult::of(&PODS, "n", [&none[..]].into_iter(), 0).problem;
+    let of_core = tallied(&PODS, &[&none], 0).problem;
     assert_eq!(of_core.as_deref(), Some("unexpected items still remain in namespace: n for gvr: /v1, Resource=pods"));
 }
 
@@ -169,7 +180,7 @@ proptest! {
             let result = if fails {
                 CleanupResult::failed("failed")
             } else {
-                CleanupResult::of(&WIDGETS, "n", std::iter::repeat_n(&list[..], objects), estimate_seconds)
+                tallied(&WIDGETS, &vec![&list; objects], estimate_seconds)
             };
             left += result.objects;
             failed |= fails;
@@ -221,6 +232,13 @@ async fn reconcile_with_conflicts(phase: &'static str) -> (Result<Outcome, Recon
         (200, json!({"items": [{"metadata": {}, "versions": versions}]}).to_string().into_bytes())
     })
     .await;
+    let result = reconcile(clients, phase).await;
+    let updates = updates.lock().expect("the updates").clone();
+    (result, updates)
+}
+
+/// Reconciles a namespace of this phase after its grace period.
+async fn reconcile(clients: Arc<Clients>, phase: &str) -> Result<Outcome, ReconcileError> {
     let decoding = Decode { interner: Arc::default(), sections: Sections::default() };
     let namespace = Namespace::decode(&decoding, &terminating_namespace(phase)).expect("a namespace");
     let namespaces = Namespaces {
@@ -237,8 +255,7 @@ async fn reconcile_with_conflicts(phase: &'static str) -> (Result<Outcome, Recon
     tokio::time::advance(GRACE).await;
     let key = ObjectKey { namespace: "".into(), name: "n".into() };
     let result = tokio::time::timeout(Duration::from_secs(60), namespaces.reconcile(&key)).await;
-    let updates = updates.lock().expect("the updates").clone();
-    (result.expect("the reconcile never ended"), updates)
+    result.expect("the reconcile never ended")
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,4 +269,125 @@ async fn update_that_always_conflicts_is_retried_with_backoff() {
         assert!(error.message.contains(problem) && !error.terminal, "{phase}: {error:?}");
         assert_eq!(updates, vec![path; MAX_CONFLICTS], "{phase}");
     }
+}
+
+/// A page of widgets with these names, and a label and finalizers each; `next` is the token of the next one.
+fn page_of_widgets(names: &[&str], label: &str, next: &str) -> (u16, Vec<u8>) {
+    let mut list = Vec::new();
+    list.put_message(1, |meta| {
+        // The versions of some aggregated APIs are no numbers.
+        meta.put_str(list_meta::RESOURCE_VERSION, "9/12");
+        meta.put_str(list_meta::CONTINUE, next);
+    });
+    for name in names {
+        list.put_message(2, |widget| {
+            widget.put_message(1, |meta| {
+                meta.put_str(object_meta::NAME, name);
+                meta.put_str(object_meta::UID, &format!("uid-of-{name}"));
+                meta.put_str(object_meta::RESOURCE_VERSION, "8/11");
+                meta.put_entry(object_meta::LABELS, "text", label);
+                meta.put_str(object_meta::FINALIZERS, "a/x");
+            });
+        });
+    }
+    (200, envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list))
+}
+
+/// Discovery of widgets with these verbs.
+fn discovery_of_widgets(path: &str, verbs: &[&str]) -> (u16, Vec<u8>) {
+    let kind = json!({"group": "", "version": "", "kind": WIDGETS.kind});
+    let widgets = json!({"resource": WIDGETS.plural, "responseKind": kind, "scope": "Namespaced", "verbs": verbs});
+    let (group, resources) = if path == "/apis" { (WIDGETS.group, json!([widgets])) } else { ("", json!([])) };
+    let versions = json!([{"version": "v1", "freshness": "Current", "resources": resources}]);
+    let groups = json!([{"metadata": {"name": group}, "versions": versions}]);
+    (200, json!({ "items": groups }).to_string().into_bytes())
+}
+
+/// Returns true if `text` is a part of a body.
+fn contains(body: &[u8], text: &str) -> bool {
+    body.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+/// The widgets of a namespace are more than fit into memory, or into the response to their deletion.
+#[tokio::test(start_paused = true)]
+async fn remaining_objects_are_counted_however_many_they_are() {
+    const PAGES: usize = 10;
+    for deleted in [Vec::new(), vec![0; 65 << 20]] {
+        let statuses = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let (written, label) = (statuses.clone(), "x".repeat(30 << 20));
+        let clients = clients(move |method, path, body| match method.as_str() {
+            "PUT" => {
+                written.lock().expect("the updates").push(body.to_vec());
+                (200, body.to_vec())
+            }
+            "DELETE" => (200, deleted.clone()),
+            _ if path.starts_with("/api/v1/namespaces/") => {
+                (200, envelope::wrap(&Namespace::RESOURCE, &terminating_namespace("Terminating")))
+            }
+            _ if path.contains("/widgets?") => {
+                let page = path.split_once("continue=").map_or(1, |(_, page)| page.parse().expect("a page"));
+                page_of_widgets(&["w"], &label, &if page < PAGES { (page + 1).to_string() } else { String::new() })
+            }
+            _ => discovery_of_widgets(path, &["delete", "deletecollection", "list"]),
+        });
+        let outcome = reconcile(clients.await, "Terminating").await.expect("no failure");
+        assert_eq!(outcome, Outcome::RequeueAfter(Duration::from_secs(8)));
+        let statuses = statuses.lock().expect("the updates").clone();
+        for text in ["widgets.example.com has 10 resource instances", "a/x in 10 resource instances"] {
+            assert!(contains(&statuses[0], text), "{text}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_without_a_collection_are_deleted_page_by_page() {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let sent = requests.clone();
+    let clients = clients(move |method, path, body| {
+        if path.contains("/widgets") {
+            let page = path.split_once("continue=").map_or("", |(_, token)| token);
+            sent.lock()
+                .expect("the requests")
+                .push(format!("{method} {}{page}", path.rsplit('/').next().unwrap_or("")));
+        }
+        match method.as_str() {
+            "PUT" => (200, body.to_vec()),
+            "DELETE" => (200, envelope::wrap_as("v1", "Status", &[])),
+            _ if path.starts_with("/api/v1/namespaces/") => {
+                (200, envelope::wrap(&Namespace::RESOURCE, &terminating_namespace("Terminating")))
+            }
+            _ if path.contains("/widgets?") && path.contains("continue=first") => {
+                let status =
+                    json!({"kind": "Status", "code": 410, "reason": "Expired", "metadata": {"continue": "later"}});
+                (410, status.to_string().into_bytes())
+            }
+            _ if path.contains("/widgets?") && path.contains("continue=later") => page_of_widgets(&["b"], "", ""),
+            _ if path.contains("/widgets?") => page_of_widgets(&["a"], "", "first"),
+            _ => discovery_of_widgets(path, &["delete", "list"]),
+        }
+    });
+    let error = reconcile(clients.await, "Terminating").await.expect_err("the count of the rest fails");
+    assert!(error.message.contains("410") || error.message.contains("Expired"), "{error:?}");
+    let requests = requests.lock().expect("the requests").clone();
+    let deleted: Vec<&String> = requests.iter().filter(|request| request.starts_with("DELETE")).collect();
+    assert_eq!(deleted, ["DELETE a", "DELETE b"], "{requests:?}");
+}
+
+#[test]
+fn tally_keeps_few_objects_and_finalizers() {
+    let mut tally = Tally::new();
+    for number in 0..10_001 {
+        let mut meta = Vec::new();
+        meta.put_str(object_meta::NAME, &format!("w{number}"));
+        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.put_str(object_meta::FINALIZERS, &format!("a/{number}-{}", "x".repeat(300)));
+        tally.add(&meta);
+        if number == 0 {
+            assert_eq!(tally.awaited().map(<[_]>::len), Some(1));
+        }
+    }
+    assert!(tally.awaited().is_none());
+    let result = tally.finish(&WIDGETS, "n", 0).result;
+    assert_eq!((result.objects, result.estimate_seconds), (10_001, 15));
+    assert!((800..900).contains(&result.finalizers.len()), "{}", result.finalizers.len());
 }

@@ -187,6 +187,7 @@ pub fn is_retriable(error: &WriteError) -> bool {
         }
         WriteError::InvalidName(_) | WriteError::InvalidRequest(_) => false,
         WriteError::NotLeading
+        | WriteError::Stale(_)
         | WriteError::NotSent(_)
         | WriteError::Lost(_)
         | WriteError::TooLong(_)

@@ -79,6 +79,9 @@ struct Tracked {
     is_settled: bool,
     /// At the last reconcile, the volume's nodes did not depend on each other.
     is_independent: bool,
+    /// A reconcile has begun. If the next one begins while this is set, it has ended by a panic: the changes that it took
+    /// are lost.
+    is_running: bool,
     /// When one of the nodes has to be checked again.
     next: Option<Instant>,
 }
@@ -99,10 +102,13 @@ impl Changes {
     }
 
     /// Begins a reconcile: returns the nodes and pods that have changed, and forgets the changes. Those are all nodes if they
-    /// depend on each other.
+    /// depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
+    /// [`Changes::postponed`] or [`Changes::forget`]; after any other end, the next one concerns all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
         let tracked = tracked.entry(volume.clone()).or_default();
+        tracked.is_settled &= !tracked.is_running;
+        tracked.is_running = true;
         let changed = tracked.changed.take();
         let is_due = tracked.next.is_some_and(|next| next <= now);
         let is_same = std::mem::replace(&mut tracked.is_independent, is_independent) == is_independent;
@@ -117,6 +123,7 @@ impl Changes {
         let Some(tracked) = tracked.get_mut(volume) else { return next };
         let known = if extent.nodes == Scope::All { None } else { tracked.next };
         tracked.is_settled |= *extent == Extent::ALL;
+        tracked.is_running = false;
         tracked.next = known.into_iter().chain(next).min();
         tracked.next
     }
@@ -125,7 +132,16 @@ impl Changes {
     pub fn failed(&self, volume: &Str) {
         if let Some(tracked) = lock(&self.0).get_mut(volume) {
             tracked.is_settled = false;
+            tracked.is_running = false;
         }
+    }
+
+    /// Notes that a reconcile has ended before it has done anything: the next one concerns the same nodes and pods.
+    pub fn postponed(&self, volume: &Str, extent: Extent) {
+        if let Some(tracked) = lock(&self.0).get_mut(volume) {
+            tracked.is_running = false;
+        }
+        self.add(volume, extent);
     }
 
     /// Forgets a volume that has no nodes any longer.
@@ -180,6 +196,7 @@ mod tests {
             let changes = settled(&volume, true, now);
             changed.into_iter().for_each(|extent| changes.add(&volume, extent));
             assert_eq!(changes.take(&volume, true, now), expected, "{name}");
+            changes.succeeded(&volume, &expected, None);
             assert_eq!(changes.take(&volume, true, now), Extent::ALL, "{name}: it is forgotten");
             changes.forget(&volume);
             changes.add(&volume, nodes(&["a"]));
@@ -211,9 +228,11 @@ mod tests {
         changes.add(&volume, Extent::ALL);
         changes.succeeded(&volume, &Extent::ALL, Some(now + 9 * second));
         assert_eq!(take(now), Extent::ALL, "a change during the first one");
+        changes.succeeded(&volume, &Extent::ALL, Some(now + 9 * second));
         assert_eq!(take(now), nodes(&["a"]));
         assert_eq!(changes.succeeded(&volume, &nodes(&["a"]), Some(now + 99 * second)), Some(now + 9 * second));
         assert_eq!(take(now + 8 * second), nodes(&["a"]));
+        changes.succeeded(&volume, &nodes(&["a"]), None);
         assert_eq!(take(now + 9 * second), Extent::ALL, "a node has to be checked again");
         assert_eq!(changes.succeeded(&volume, &Extent::ALL, None), None);
         assert_eq!(take(now + 9 * second), nodes(&["a"]));
@@ -221,5 +240,27 @@ mod tests {
         assert_eq!(take(now), Extent::ALL, "after a failure");
         changes.succeeded(&volume, &nodes(&["a"]), None);
         assert_eq!(take(now), Extent::ALL, "only a reconcile of all nodes makes up for it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reconcile_concerns_all_nodes_when_the_last_one_never_ended() {
+        let (changes, volume, now) = (Changes::default(), Str::from("v"), Instant::now());
+        let take = || {
+            changes.add(&volume, nodes(&["a"]));
+            changes.take(&volume, true, now)
+        };
+        let settle = || {
+            changes.take(&volume, true, now);
+            changes.succeeded(&volume, &Extent::ALL, None);
+        };
+        settle();
+        changes.add(&volume, nodes(&["b"]));
+        assert_eq!(changes.take(&volume, true, now), nodes(&["b"]));
+        // It panics here: the change of b must not be lost.
+        assert_eq!(take(), Extent::ALL);
+        changes.succeeded(&volume, &Extent::ALL, None);
+        assert_eq!(take(), nodes(&["a"]));
+        changes.postponed(&volume, nodes(&["a"]));
+        assert_eq!(changes.take(&volume, true, now), nodes(&["a"]), "a postponed reconcile loses nothing");
     }
 }

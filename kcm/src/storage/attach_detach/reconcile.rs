@@ -107,7 +107,7 @@ impl AttachDetach {
         let read = |_: &Store<VolumeAttachment>| self.caches.observe(&volume, &extent, &self.memory, now);
         let observed = self.consistency.observe(&key, &self.caches.attachments, read);
         if !observed.are_deletions_cached {
-            self.memory.changes.add(name, extent);
+            self.memory.changes.postponed(name, extent);
             return Ok(Outcome::WaitingForCache);
         }
         let observation = observed.children;

@@ -16,7 +16,7 @@ use crate::wire::schema::{
     cross_version_object_reference, horizontal_pod_autoscaler as object, horizontal_pod_autoscaler_spec as spec,
 };
 use crate::wire::splice::edited;
-use crate::wire::{Field, Put, WireError, fields, find};
+use crate::wire::{Field, Put, WireError, fields, find, push};
 
 pub use behavior::{Behavior, Policy, Rules, Select};
 pub use metric::{Current, Metric, MetricId, MetricStatus, Source, Target};
@@ -109,13 +109,16 @@ impl Kind for HorizontalPodAutoscaler {
             raw: edited(object, &[], |field| field.number == object::STATUS, |_| {})?.into(),
         };
         let mut metrics = Vec::new();
-        for field in fields(find(object, object::SPEC)) {
+        let spec_message = find(object, object::SPEC);
+        for field in fields(spec_message) {
             let field = field?;
             match field.number {
                 spec::SCALE_TARGET_REF => read.target = ObjectRef::decode(&context.interner, field.value.bytes())?,
                 spec::MIN_REPLICAS => read.min_replicas = Some(field.value.i32()),
                 spec::MAX_REPLICAS => read.max_replicas = field.value.i32(),
-                spec::METRICS => metrics.push(Metric::decode(&context.interner, field.value.bytes())?),
+                spec::METRICS => {
+                    push(&mut metrics, Metric::decode(&context.interner, field.value.bytes())?, spec_message)?;
+                }
                 spec::BEHAVIOR => read.behavior = Some(Box::new(Behavior::decode(field.value.bytes())?)),
                 _ => {}
             }

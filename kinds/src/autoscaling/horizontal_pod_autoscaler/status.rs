@@ -7,7 +7,7 @@ use crate::value::time::Time;
 use crate::wire::schema::{
     horizontal_pod_autoscaler_condition as condition, horizontal_pod_autoscaler_status as status,
 };
-use crate::wire::{Put, WireError, fields};
+use crate::wire::{Put, WireError, fields, push};
 
 /// `status` of a HorizontalPodAutoscaler.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -99,7 +99,8 @@ impl AutoscalerStatus {
                 status::CURRENT_REPLICAS => status.current_replicas = field.value.i32(),
                 status::DESIRED_REPLICAS => status.desired_replicas = field.value.i32(),
                 status::CURRENT_METRICS => {
-                    status.current_metrics.push(MetricStatus::decode(interner, field.value.bytes())?);
+                    let metric = MetricStatus::decode(interner, field.value.bytes())?;
+                    push(&mut status.current_metrics, metric, message)?;
                 }
                 status::CONDITIONS => {
                     status.conditions.push(AutoscalerCondition::decode(interner, field.value.bytes())?);

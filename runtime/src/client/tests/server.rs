@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -89,6 +89,10 @@ pub(super) struct Server {
     pub(super) open: Arc<AtomicUsize>,
     /// Streams that a new connection allows.
     pub(super) streams: Arc<AtomicU32>,
+    /// New HTTP/2 connections are closed by a GOAWAY as soon as they are open.
+    pub(super) is_leaving: Arc<AtomicBool>,
+    /// Number of new connections that get no response, not even to the TLS handshake.
+    pub(super) silent: Arc<AtomicUsize>,
     tls: Arc<Mutex<Arc<rustls::ServerConfig>>>,
 }
 
@@ -112,24 +116,27 @@ impl Server {
             connections: Arc::default(),
             open: Arc::default(),
             streams: Arc::new(AtomicU32::new(200)),
+            is_leaving: Arc::default(),
+            silent: Arc::default(),
             tls: Arc::new(Mutex::new(server_tls(server, clients, protocols))),
         };
-        let (seen, connections, open, tls, streams) = (
-            started.seen.clone(),
-            started.connections.clone(),
-            started.open.clone(),
-            started.tls.clone(),
-            started.streams.clone(),
-        );
+        let (seen, connections, open) = (started.seen.clone(), started.connections.clone(), started.open.clone());
+        let (tls, streams, is_leaving) = (started.tls.clone(), started.streams.clone(), started.is_leaving.clone());
+        let silent = started.silent.clone();
         tokio::spawn(async move {
+            let mut ignored = Vec::new();
             while let Ok((tcp, _)) = listener.accept().await {
                 connections.fetch_add(1, Ordering::SeqCst);
+                if silent.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+                    ignored.push(tcp);
+                    continue;
+                }
                 let tls = tls.lock().expect("the configuration").clone();
                 let (seen, open, script) = (seen.clone(), open.clone(), script.clone());
-                let streams = streams.load(Ordering::SeqCst);
+                let limits = (streams.load(Ordering::SeqCst), is_leaving.load(Ordering::SeqCst));
                 tokio::spawn(async move {
                     open.fetch_add(1, Ordering::SeqCst);
-                    connection(tcp, tls, seen, script, streams).await;
+                    connection(tcp, tls, seen, script, limits).await;
                     open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
@@ -168,7 +175,7 @@ async fn connection(
     tls: Arc<rustls::ServerConfig>,
     seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     script: Script,
-    streams: u32,
+    (streams, is_leaving): (u32, bool),
 ) {
     let mut session = rustls::ServerConnection::new(tls).expect("a session");
     let mut tcp = tcp;
@@ -208,7 +215,11 @@ async fn connection(
     let http = async {
         if h2 {
             let mut http2 = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            let _ = http2.max_concurrent_streams(streams).serve_connection(io, service).await;
+            let mut connection = std::pin::pin!(http2.max_concurrent_streams(streams).serve_connection(io, service));
+            if is_leaving {
+                connection.as_mut().graceful_shutdown();
+            }
+            let _ = connection.await;
         } else {
             let _ = hyper::server::conn::http1::Builder::new().serve_connection(io, service).await;
         }

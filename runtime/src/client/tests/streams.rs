@@ -101,3 +101,45 @@ async fn failed_connection_is_replaced() {
     assert_eq!(quickly("the next request", status(&clients, Method::POST)).await, 200);
     assert_eq!(bed.server.connections(), 2);
 }
+
+#[tokio::test]
+async fn server_that_closes_each_connection_is_not_dialed_in_a_loop() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    bed.server.is_leaving.store(true, Ordering::SeqCst);
+    let clients = bed.connect().await;
+    let requests = (0..20).map(|_| clients.send(&Identity::Own, request(Method::GET, "/x"), MAX_BODY_BYTES));
+    let _ = tokio::time::timeout(Duration::from_secs(2), futures::future::join_all(requests)).await;
+    let connections = bed.server.connections();
+    assert!(connections < 30, "{connections} connections in two seconds");
+    bed.server.is_leaving.store(false, Ordering::SeqCst);
+    let limit = Duration::from_secs(10);
+    let recovered = tokio::time::timeout(limit, status(&clients, Method::GET)).await;
+    assert_eq!(recovered.expect("the pool does not recover"), 200);
+}
+
+#[tokio::test]
+async fn connection_that_is_never_accepted_delays_the_lease_by_seconds_only() {
+    let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
+    bed.server.silent.store(1, Ordering::SeqCst);
+    let clients = bed.connect().await;
+    // The Lease is given up after five seconds.
+    let lease = tokio::time::timeout(Duration::from_secs(5), lease(&clients)).await;
+    assert_eq!(lease.expect("no response within five seconds"), 200);
+}
+
+/// Returns the status of a request for the Lease.
+async fn lease(clients: &Clients) -> StatusCode {
+    let request = request(Method::GET, "/lease").map(Body::from);
+    clients.control.send(request).await.expect("a response").status()
+}
+
+#[tokio::test]
+async fn lease_is_renewed_over_another_connection_when_one_does_not_respond() {
+    let bed = Bed::new(User::Certificate, &["h2"], hanging()).await;
+    let clients = bed.connect().await;
+    assert_eq!(quickly("the Lease", lease(&clients)).await, 200);
+    let hangs = clients.control.send(request(Method::GET, "/hang").map(Body::from));
+    assert!(tokio::time::timeout(Duration::from_millis(100), hangs).await.is_err());
+    assert_eq!(quickly("the Lease", lease(&clients)).await, 200);
+    assert_eq!(bed.server.connections(), 2, "the silent connection was used again");
+}

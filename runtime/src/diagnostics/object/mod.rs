@@ -149,6 +149,8 @@ struct Facts<'a> {
     meta: Option<&'a Meta>,
     /// True if the first list of its kind is complete; and the number of undecodable objects.
     store: Option<(bool, usize)>,
+    /// The cache has an older state of the object, because the newest one cannot be decoded.
+    is_stale: bool,
     /// Number of dependents that block a foreground deletion.
     blocking: usize,
     dependents: usize,
@@ -194,6 +196,10 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
             );
             wait(WaitKind::Store, "the client that wrote them", text);
         }
+    }
+    if facts.is_stale {
+        let text = "its newest state cannot be decoded (see the log): everything below is from an older state, and no controller deletes anything because of that";
+        wait(WaitKind::Store, "the client that wrote it", text.to_owned());
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {
         deletion_waits(facts, meta, &mut wait);
@@ -319,6 +325,7 @@ impl Explainer {
             leads,
             meta,
             store: resource.and_then(|resource| self.store(&resource)),
+            is_stale: source.is_some_and(|source| source.is_stale(&key(source))),
             blocking: dependents.blocking,
             dependents: dependents.total,
             owners: &owners,

@@ -33,6 +33,7 @@ fn facts<'a>(meta: Option<&'a Meta>, states: &'a [KeyState]) -> Facts<'a> {
         leads: true,
         meta,
         store: Some((true, 0)),
+        is_stale: false,
         blocking: 0,
         dependents: 0,
         owners: &[],
@@ -111,18 +112,27 @@ fn deadlines_stores_workers_and_queues_are_reported() {
         KeyState { working: Some(1.0), ..key_state("cronjob-controller") },
         KeyState { ready: true, ..key_state("endpoints-controller") },
     ];
-    let waits = waits(&Facts { store: Some((false, 2)), ..facts(None, &states) });
+    let waits = waits(&Facts { store: Some((false, 2)), is_stale: true, ..facts(None, &states) });
     let summaries = summaries(&waits);
     let kinds: Vec<WaitKind> = summaries.iter().map(|(what, ..)| *what).collect();
     assert_eq!(
         kinds,
-        [WaitKind::Worker, WaitKind::Store, WaitKind::Store, WaitKind::Store, WaitKind::Deadline, WaitKind::Queue]
+        [
+            WaitKind::Worker,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Store,
+            WaitKind::Deadline,
+            WaitKind::Queue
+        ]
     );
     let has =
         |words: &str| assert!(summaries.iter().any(|(.., text)| text.contains(words)), "{words} in {summaries:?}");
     has("job-controller has been reconciling it for 30s");
     has("first list of its kind is not complete");
     has("2 objects of its kind cannot be decoded");
+    has("its newest state cannot be decoded");
     has("the cache of pods has not reached version 9");
     has("reconciles it again in 2h 0m");
     has("waits for a worker of endpoints-controller");

@@ -36,6 +36,10 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 /// later.
 const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
+/// Maximum number of watched kinds of a group without a typed store. An aggregated API may list hundreds of thousands, each
+/// of which would take a watch.
+const MAX_KINDS_OF_GROUP: usize = 1000;
+
 /// Kinds that all clients write constantly and that have no dependents. Upstream: pkg/controller/garbagecollector,
 /// DefaultIgnoredResources.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
@@ -65,6 +69,10 @@ impl Kind for Metadata {
 
     fn meta(&self) -> &Meta {
         &self.0
+    }
+
+    fn limited_bytes(&self) -> usize {
+        self.0.bytes()
     }
 }
 
@@ -106,6 +114,8 @@ pub trait Source: Send + Sync {
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
     fn undecodable(&self) -> usize;
+    /// Returns true if the metadata of an object is older than the object on the server, which cannot be decoded.
+    fn is_stale(&self, key: &ObjectKey) -> bool;
     /// Returns true if the first list is complete.
     fn is_synced(&self) -> bool {
         self.progress().is_synced()
@@ -141,6 +151,10 @@ impl<K: Kind> Source for Store<K> {
 
     fn undecodable(&self) -> usize {
         Store::undecodable(self)
+    }
+
+    fn is_stale(&self, key: &ObjectKey) -> bool {
+        Store::is_stale(self, key)
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {
@@ -185,6 +199,10 @@ impl Source for Untyped {
 
     fn undecodable(&self) -> usize {
         self.store.undecodable()
+    }
+
+    fn is_stale(&self, key: &ObjectKey) -> bool {
+        self.store.is_stale(key)
     }
 
     fn subscribe_meta(&self, subscriber: Subscriber) {
@@ -460,7 +478,21 @@ impl EveryKind {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
         let watchable = snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource);
-        watchable.filter(|resource| !known(&name(resource)) && self.requested.contains(name(resource))).collect()
+        let mut wanted: Vec<Resource> =
+            watchable.filter(|resource| !known(&name(resource)) && self.requested.contains(name(resource))).collect();
+        let mut of_groups: HashMap<&str, usize> = HashMap::new();
+        untyped.keys().for_each(|(group, _)| *of_groups.entry(group).or_default() += 1);
+        let all = wanted.len();
+        wanted.retain(|resource| {
+            let count = of_groups.entry(resource.group).or_default();
+            *count += 1;
+            *count <= MAX_KINDS_OF_GROUP
+        });
+        if wanted.len() < all {
+            let kinds = all - wanted.len();
+            warn!(kinds, max_of_group = MAX_KINDS_OF_GROUP, "kinds are not watched: their groups have too many");
+        }
+        wanted
     }
 
     /// Creates the store of a kind; its watch is started afterwards.

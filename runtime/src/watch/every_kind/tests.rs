@@ -84,6 +84,17 @@ fn watch_is_replaced_when_its_definition_is() {
 }
 
 #[test]
+fn group_with_very_many_kinds_takes_limited_watches() {
+    let every = every();
+    let names: Vec<(String, String)> = (0..2500).map(|number| (format!("k{number}s"), format!("K{number}"))).collect();
+    let kinds: Vec<(&str, &str)> = names.iter().map(|(plural, kind)| (&**plural, &**kind)).collect();
+    let served = snapshot(json!([group("hostile.io", "Current", &kinds), group("a.io", "Current", &[("as", "A")])]));
+    let (added, _) = step(&every, &served);
+    assert_eq!((added.len(), added.contains(&"as")), (MAX_KINDS_OF_GROUP + 1, true));
+    assert_eq!(step(&every, &served), (vec![], vec![]));
+}
+
+#[test]
 fn resources_of_one_kind_are_watched_without_restarts() {
     let every = every();
     let mut group = group("example.com", "Current", &[("widgetviews", "Widget"), ("widgets", "Widget")]);

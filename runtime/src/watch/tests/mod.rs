@@ -1,5 +1,7 @@
 //! Reflectors with scripted servers: silence, lists without an end, lost state, panics.
 
+mod hostile;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -51,10 +53,15 @@ fn object(name: &str, version: u64) -> Vec<u8> {
 }
 
 fn event(kind: &str, object: &[u8]) -> Bytes {
+    event_of("Thing", kind, object)
+}
+
+/// Returns an event with an object of a kind.
+fn event_of(object_kind: &str, kind: &str, object: &[u8]) -> Bytes {
     let mut event = Vec::new();
     event.put_str(watch_event::TYPE, kind);
     event.put_message(watch_event::OBJECT, |message| {
-        message.put_bytes(raw_extension::RAW, &wrap_as("v1", "Thing", object));
+        message.put_bytes(raw_extension::RAW, &wrap_as("v1", object_kind, object));
     });
     let mut frame = u32::try_from(event.len()).expect("a short event").to_be_bytes().to_vec();
     frame.extend(event);

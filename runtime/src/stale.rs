@@ -1,0 +1,68 @@
+//! Stale records that a reconcile has read: the newest states of their objects cannot be decoded, so that the cache has
+//! only older ones.
+//!
+//! Nothing may be deleted because of a state that is known to be outdated, and a reconcile cannot know which of its reads
+//! matter. So the Writer refuses deletions of a reconcile that has read a stale record, and the key is requeued with
+//! backoff. A tenant can make objects that cannot be decoded: a stale record of one namespace does not prevent deletions in
+//! another one, even in a reconcile that reads both.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The first stale record that was read in each namespace, as text. The namespace of cluster-scoped objects is empty.
+type Records = BTreeMap<String, String>;
+
+tokio::task_local! {
+    static READ: RefCell<Records>;
+}
+
+/// Records in the reconcile that runs in this task that it has read a stale record of a namespace; does nothing outside of a
+/// reconcile.
+pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
+    // An error means that no reconcile runs in this task.
+    let _ = READ.try_with(|read| {
+        let mut read = read.borrow_mut();
+        if !read.contains_key(namespace) {
+            read.insert(namespace.to_owned(), object());
+        }
+    });
+}
+
+/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete anything
+/// in a namespace: a record of that namespace or of a cluster-scoped object. If the namespace is empty, for the deletion of a
+/// cluster-scoped object, it may be any record.
+pub(crate) fn obstacle(namespace: &str) -> Option<String> {
+    let find = |read: &Records| match namespace {
+        "" => read.values().next().cloned(),
+        _ => read.get(namespace).or_else(|| read.get("")).cloned(),
+    };
+    READ.try_with(|read| find(&read.borrow())).ok().flatten()
+}
+
+/// Runs a reconcile, and records the stale records that it reads.
+pub(crate) fn noting<F: Future>(reconcile: F) -> impl Future<Output = F::Output> {
+    READ.scope(RefCell::default(), reconcile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stale_record_prevents_deletions_in_its_namespace_and_of_cluster_scoped_objects() {
+        let obstacles = |notes: &'static [(&str, &str)]| {
+            noting(async move {
+                notes.iter().for_each(|(namespace, object)| note(namespace, || (*object).to_owned()));
+                ["a", "b", ""].map(obstacle)
+            })
+        };
+        let pod = || Some("Pod a/web".to_owned());
+        let node = || Some("Node n".to_owned());
+        assert_eq!(obstacles(&[]).await, [None, None, None]);
+        assert_eq!(obstacles(&[("a", "Pod a/web"), ("a", "Pod a/later")]).await, [pod(), None, pod()]);
+        assert_eq!(obstacles(&[("", "Node n")]).await, [node(), node(), node()]);
+        assert_eq!(obstacles(&[("a", "Pod a/web"), ("", "Node n")]).await, [pod(), node(), node()]);
+        note("a", || unreachable!("no reconcile runs"));
+        assert_eq!(obstacle(""), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! The progress of one list of a kind, and its limits.
+//!
+//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails, and the cache loses
+//! what the list has added, so that the next one begins with as much memory.
+
+use std::time::Duration;
+
+use hashbrown::HashSet;
+use kinds::Kind;
+use kinds::meta::ObjectKey;
+use tokio::time::Instant;
+
+use super::frames::FrameError;
+use super::request::WatchError;
+use crate::store::Store;
+
+/// Maximum number of pages: five million objects in pages of 100.
+const MAX_PAGES: usize = 50_000;
+
+/// Maximum time of a list, or of one page. An API server ends a list after a minute, and the watch that a list is streamed
+/// by after ten.
+const MAX_TIME: Duration = Duration::from_secs(900);
+
+/// Maximum number of objects, far above what an API server can store of one kind.
+const MAX_OBJECTS: usize = 5_000_000;
+
+/// Maximum size of all objects in bytes: twice the largest storage that etcd recommends.
+const MAX_BYTES: u64 = 16 << 30;
+
+/// Maximum memory of the records of a kind whose size an aggregated API decides, in bytes: some five million objects of
+/// usual size.
+const MAX_RECORD_BYTES: usize = 2 << 30;
+
+/// The limits of lists and caches.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pages: usize,
+    objects: usize,
+    bytes: u64,
+    record_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { pages: MAX_PAGES, objects: MAX_OBJECTS, bytes: MAX_BYTES, record_bytes: MAX_RECORD_BYTES }
+    }
+}
+
+impl Limits {
+    /// Limits for tests, so that they end soon.
+    #[cfg(test)]
+    pub(super) fn small() -> Self {
+        Self { pages: 20, objects: 1000, bytes: 1 << 20, record_bytes: 100 << 10 }
+    }
+
+    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether the
+    /// server really has as many objects.
+    pub(super) fn check_watched<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
+        if store.limited_bytes() > self.record_bytes {
+            return Err(WatchError::TooLarge("the records of the kind take too much memory"));
+        }
+        Ok(())
+    }
+}
+
+/// The progress of a list.
+pub(super) struct ListProgress {
+    limits: Limits,
+    /// Objects of the cache that the list has not contained yet.
+    unseen: HashSet<ObjectKey>,
+    /// Objects that the list has added to the cache; empty during the first list, which adds all.
+    added: Vec<ObjectKey>,
+    /// There was no object before.
+    is_first: bool,
+    pages: usize,
+    objects: usize,
+    bytes: u64,
+    /// The begin of the list, or of its page.
+    begun: Instant,
+}
+
+impl ListProgress {
+    /// Begins a list.
+    pub(super) fn new<K: Kind>(store: &Store<K>, limits: Limits) -> Self {
+        let unseen = store.keys();
+        let is_first = unseen.is_empty();
+        Self { limits, unseen, added: Vec::new(), is_first, pages: 0, objects: 0, bytes: 0, begun: Instant::now() }
+    }
+
+    /// Counts a page.
+    pub(super) fn begin_page(&mut self) -> Result<(), WatchError> {
+        self.pages += 1;
+        self.begun = Instant::now();
+        if self.pages > self.limits.pages { Err(WatchError::TooLarge("the list has too many pages")) } else { Ok(()) }
+    }
+
+    /// Counts an object, before it is applied; its key is `None` if it cannot be read.
+    pub(super) fn add<K: Kind>(
+        &mut self,
+        store: &Store<K>,
+        object: &[u8],
+        key: impl FnOnce() -> Option<ObjectKey>,
+    ) -> Result<(), WatchError> {
+        self.objects += 1;
+        self.bytes += object.len() as u64;
+        if self.begun.elapsed() > MAX_TIME {
+            return Err(FrameError::Slow(MAX_TIME).into());
+        }
+        if self.objects > self.limits.objects {
+            return Err(WatchError::TooLarge("the list has too many objects"));
+        }
+        if self.bytes > self.limits.bytes {
+            return Err(WatchError::TooLarge("the objects of the list are too large"));
+        }
+        // While previous objects are still in the cache, which may have the maximum size, the list may need as much.
+        if store.limited_bytes() > 2 * self.limits.record_bytes {
+            return Err(WatchError::TooLarge("the records of the list take too much memory"));
+        }
+        if !self.is_first
+            && let Some(key) = key()
+            && !self.unseen.remove(&key)
+            && !store.contains(&key)
+        {
+            self.added.push(key);
+        }
+        Ok(())
+    }
+
+    /// Removes the objects from the cache that the complete list did not contain: they were deleted.
+    pub(super) fn finish<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
+        self.unseen.iter().for_each(|key| store.remove(&key.namespace, &key.name));
+        self.limits.check_watched(store)
+    }
+
+    /// Removes the objects from the cache that the list has added.
+    pub(super) fn discard<K: Kind>(&mut self, store: &Store<K>) {
+        let added = std::mem::take(&mut self.added);
+        let added = if self.is_first { store.keys().into_iter().collect() } else { added };
+        added.iter().for_each(|key| store.remove(&key.namespace, &key.name));
+    }
+}

@@ -1,0 +1,160 @@
+//! Servers that send more than a server can have, or something else than was requested.
+
+use super::super::list_progress::Limits;
+use super::super::{Metadata, Source};
+use super::*;
+
+/// A list of `a` and `b`, as the first events of a watch.
+fn honest_list(version: u64) -> Reply {
+    let objects = ["a", "b"].map(|name| event("ADDED", &object(name, 3)));
+    Reply::Open([&objects[..], &[end_of_list(version)]].concat())
+}
+
+/// The end of a watch whose version has expired.
+fn expired() -> Reply {
+    let mut status = Vec::new();
+    status.put_int(kinds::schema::api_status::CODE, 410);
+    Reply::Open(vec![event_of("Status", "ERROR", &status)])
+}
+
+/// Serves an honest list first, and each later one by `script`, which gets the number of the list's request.
+async fn honest_then(
+    script: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
+) -> (Arc<Clients>, Arc<AtomicUsize>) {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let clients = clients(move |uri| {
+        if uri.contains("watch=true") && !uri.contains("sendInitialEvents") {
+            return expired();
+        }
+        match counted.fetch_add(1, Ordering::SeqCst) {
+            0 => honest_list(9),
+            number => script(uri, number),
+        }
+    });
+    (clients.await, lists)
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_without_end_is_given_up_and_what_it_added_is_removed() {
+    type Script = fn(&str, usize) -> Reply;
+    let cases: [(&str, Script); 3] = [
+        ("empty pages", |uri, number| match uri {
+            uri if uri.contains("sendInitialEvents") => Reply::Whole(Bytes::new()),
+            _ => Reply::Whole(page(99, &number.to_string(), &[])),
+        }),
+        ("pages with new objects", |uri, number| match uri {
+            uri if uri.contains("sendInitialEvents") => Reply::Whole(Bytes::new()),
+            _ => {
+                let objects: Vec<_> = (0..200).map(|at| object(&format!("endless-{number}-{at}"), 3)).collect();
+                Reply::Whole(page(99, &number.to_string(), &objects))
+            }
+        }),
+        ("a stream of new objects", |uri, number| match uri {
+            uri if uri.contains("sendInitialEvents") => {
+                Reply::Open((0..5000).map(|at| event("ADDED", &object(&format!("endless-{number}-{at}"), 3))).collect())
+            }
+            _ => Reply::Never,
+        }),
+    ];
+    for (case, script) in cases {
+        let (clients, lists) = honest_then(script).await;
+        let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+        let permits = Arc::new(Semaphore::new(1));
+        tasks.spawn(reflector(&clients, &store, &permits).limited(Limits::small()).run());
+        within(60, "the honest list", store.progress().synced()).await;
+        until(case, || lists.load(Ordering::SeqCst) >= 20 || case.starts_with("a stream")).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        until(case, || names(&store) == ["a", "b"]).await;
+        let before = lists.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let more = lists.load(Ordering::SeqCst) - before;
+        assert!(more < 150, "{case}: {more} requests in 100 s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_recovers_when_its_lists_end_again() {
+    let (clients, _) = honest_then(|_, number| match number {
+        1 => Reply::Open((0..5000).map(|at| event("ADDED", &object(&format!("endless-{at}"), 3))).collect()),
+        _ => Reply::Whole(page(99, "", &[object("b", 3), object("c", 50)])),
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    let permits = Arc::new(Semaphore::new(1));
+    tasks.spawn(reflector(&clients, &store, &permits).limited(Limits::small()).run());
+    until("the later list", || names(&store) == ["b", "c"]).await;
+}
+
+/// Answers of 200 that are no lists: read as such, they would delete all objects of the cache.
+#[tokio::test(start_paused = true)]
+async fn answer_that_is_no_list_deletes_nothing() {
+    let status = || {
+        let mut status = Vec::new();
+        status.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "99"));
+        status.put_str(2, "Failure");
+        wrap_as("v1", "Status", &status)
+    };
+    let bodies: Vec<(&str, Vec<u8>)> = vec![
+        ("a Status", status()),
+        ("an envelope without content", wrap_as("v1", "ThingList", &[])),
+        ("only the magic bytes", b"k8s\0".to_vec()),
+        ("nothing", Vec::new()),
+        ("a page of a proxy", b"<html>502 Bad Gateway</html>".to_vec()),
+        ("JSON", b"{}".to_vec()),
+    ];
+    for (case, body) in bodies {
+        let (clients, lists) = honest_then(move |_, _| Reply::Whole(body.clone().into())).await;
+        let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+        start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+        until(case, || lists.load(Ordering::SeqCst) >= 6).await;
+        assert_eq!(names(&store), ["a", "b"], "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_of_another_kind_is_not_stored() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let clients = clients(move |uri| match uri {
+        uri if uri.contains("sendInitialEvents") => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            honest_list(9)
+        }
+        uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
+        _ => Reply::Open(vec![event_of("Secret", "ADDED", &object("other", 10))]),
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
+    assert_eq!(names(&store), ["a", "b"]);
+    assert_eq!(store.progress().version(), 9);
+}
+
+/// Returns the metadata of an object with a name of a kilobyte.
+fn large(number: u64) -> Vec<u8> {
+    object(&format!("{number}-{}", "x".repeat(1 << 10)), number)
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_that_a_watch_adds_is_limited() {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = lists.clone();
+    let clients = clients(move |uri| match uri {
+        uri if uri.contains("sendInitialEvents") => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Reply::Open(vec![end_of_list(9)])
+        }
+        uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
+        _ => Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect()),
+    })
+    .await;
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let (store, mut tasks) = (Arc::new(Store::<Metadata>::new(decode, Vec::new())), JoinSet::new());
+    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Metadata };
+    let reflector = Reflector::new(clients, scope, store.clone(), Arc::new(Semaphore::new(1)));
+    tasks.spawn(reflector.limited(Limits::small()).run());
+    until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
+    assert!(Source::undecodable(&*store) == 0 && store.len() < 110, "{} objects", store.len());
+}
