@@ -209,9 +209,12 @@ mod tests {
         let (volume, now) = (Str::from("v"), Instant::now());
         let changes = settled(&volume, false, now);
         changes.add(&volume, pod("web", "a"));
-        assert_eq!(changes.take(&volume, false, now), Extent { nodes: Scope::All, ..pod("web", "a") });
+        let all_nodes = Extent { nodes: Scope::All, ..pod("web", "a") };
+        assert_eq!(changes.take(&volume, false, now), all_nodes);
+        changes.succeeded(&volume, &all_nodes, None);
         changes.add(&volume, pod("web", "a"));
         assert_eq!(changes.take(&volume, true, now), Extent::ALL, "another node may have waited");
+        changes.succeeded(&volume, &Extent::ALL, None);
         changes.add(&volume, pod("web", "a"));
         assert_eq!(changes.take(&volume, true, now), pod("web", "a"));
     }
