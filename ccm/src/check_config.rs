@@ -19,7 +19,7 @@ use crate::cloud::secrets::{ApiSecrets, Secrets};
 use crate::controllers::service::forecast;
 use crate::flags::{COMPONENT, Options};
 
-/// The first word on the command line.
+/// The subcommand: the first word on the command line.
 pub const COMMAND: &str = "check-config";
 
 /// Reads only files, and does not call the cloud.

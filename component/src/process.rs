@@ -166,7 +166,7 @@ where
     let second_signal = async move {
         let signal = signals.next().await;
         info!("{signal}: finishing running work");
-        // The manager may have ended by itself.
+        // The manager may have exited on its own.
         let _ = stop.send(());
         signals.next().await;
     };

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finalizer_is_added_to_living_objects_and_removed_from_deleted_ones() {
+    fn finalizer_is_added_to_existing_objects_and_removed_from_deleted_ones() {
         for (deleting, finalizers, expected) in [
             (false, &[][..], Need::Addition),
             (false, &["other"], Need::Addition),

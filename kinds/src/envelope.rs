@@ -152,7 +152,7 @@ pub struct ApiStatus {
     pub code: u16,
     /// Machine-readable reason, such as `AlreadyExists`.
     pub reason: String,
-    /// Message for people.
+    /// Human-readable message.
     pub message: String,
     /// Reasons of the causes, such as `NamespaceTerminating`, with their messages.
     pub causes: Vec<(String, String)>,

@@ -58,7 +58,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// requested in one response over a dedicated connection, which takes the server half the time of a stream.
     const MANY: bool = false;
 
-    /// Decodes one object (the inside of the `runtime.Unknown` envelope).
+    /// Decodes one object (the content of the `runtime.Unknown` envelope).
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError>;
 
     /// Returns the object's metadata.

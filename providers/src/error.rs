@@ -74,7 +74,7 @@ pub struct CloudError {
     pub operation: String,
     /// The request id for the cloud's support, if the cloud returned one.
     pub request_id: Option<String>,
-    /// A message for people: names the field, its value and the fix if the user must act.
+    /// A human-readable message: names the field, its value and the fix if the user must act.
     pub message: String,
 }
 

@@ -47,8 +47,8 @@ pub struct Features {
     pub classes: ClassFilter,
     /// It returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
     pub endpoint_targets: bool,
-    /// The cloud selects the targets by itself, as by labels of its instances: [`LoadBalancers::set_targets`] changes
-    /// nothing, and none are observed.
+    /// The cloud selects the targets by itself, for example by labels of its instances: [`LoadBalancers::set_targets`]
+    /// changes nothing, and none are observed.
     pub selects_targets: bool,
     /// It enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently open.
     pub source_ranges: bool,

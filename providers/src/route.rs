@@ -50,8 +50,8 @@ pub struct Route {
 /// A change of the routes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RouteChange {
-    /// Traffic for the destination leads to the instance afterwards. If it already does, nothing changes; an own route
-    /// with another target, or a blackhole, is replaced, in one step if the cloud supports that.
+    /// Traffic for the destination leads to the instance afterwards. If it already does, nothing changes; a route of
+    /// the cluster with another target, or a blackhole, is replaced, in one step if the cloud supports that.
     Set(RouteSpec),
     /// The route, as it was listed, does not exist afterwards. If it does not exist before, that is a success; if its
     /// destination has another target, the result is a `Conflict` and nothing changes.

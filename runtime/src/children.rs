@@ -32,7 +32,7 @@ pub fn owner_of<K: Kind>(child: &Meta) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: child.namespace.clone(), name: controller.name.clone() })
 }
 
-/// Returns the keys of the owners of kind `K` that a child has or had, each once.
+/// Returns the keys of the owners of kind `K` that a child has or had, without duplicates.
 pub fn owners_of<K: Kind, C: Kind>(change: &Change<'_, C>) -> Vec<ObjectKey> {
     let metas = [change.old, change.new].into_iter().flatten().map(|child| child.meta());
     let mut keys: Vec<ObjectKey> = metas.filter_map(owner_of::<K>).collect();

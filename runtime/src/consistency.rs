@@ -3,8 +3,8 @@
 //! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
 //! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
 //! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
-//! so nothing can be miscounted. (upstream: pkg/controller, UIDTrackingControllerExpectations;
-//! pkg/controller/util/consistency)
+//! so nothing can be miscounted. Upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::wake::Wake;
 /// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
-/// With fewer keys than this, keys whose writes are cached are not looked for.
+/// With fewer keys than this, keys whose writes are cached are not removed.
 const SWEEP_FLOOR: usize = 256;
 
 /// The last write of a kind for a key.
@@ -35,7 +35,7 @@ struct Written {
     /// The history of the server to which the version belongs ([`Progress::history`]).
     history: u64,
     version: u64,
-    /// The key will be requeued at this version already.
+    /// A requeue of the key at this version is already registered.
     is_awaited: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
-    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or at rest,
+    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or idle,
     /// may never be reconciled again: its key would stay in memory.
     sweep_at: AtomicUsize,
     /// The number of waits for the cache of each kind, by group and plural name.
@@ -102,7 +102,7 @@ impl Consistency {
         self.wrote_at(key, &K::RESOURCE, store.progress(), version);
     }
 
-    /// Like [`Consistency::wrote`], for a kind of which only the progress of its cache is known.
+    /// Like [`Consistency::wrote`], for a caller that has only the progress of the kind's cache.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
         let written = Written {
             kind: (resource.group, resource.plural),
@@ -180,7 +180,7 @@ impl Consistency {
         Observed { children: read(store), are_deletions_cached }
     }
 
-    /// Like [`Consistency::caught_up`], for a kind of which only the progress of its cache is known.
+    /// Like [`Consistency::caught_up`], for a caller that has only the progress of the kind's cache.
     pub fn caught_up_at(
         &self,
         key: &ObjectKey,
@@ -209,7 +209,7 @@ impl Consistency {
             Some((version, is_awaited)) => {
                 note(|| format!("the cache of {} has not reached version {version} yet", resource.plural));
                 *lock(&self.skips).entry(kind).or_default() += 1;
-                // A key that changes all the time while the watch is stalled must not fill the memory.
+                // A key that changes constantly while the watch is stalled must not fill the memory.
                 if !is_awaited {
                     progress.when_reached(version, wake);
                 }
@@ -302,7 +302,7 @@ mod tests {
                 }
                 children
             });
-            // The children contain the deleted object exactly if its deletion does not count as cached.
+            // The children contain the deleted object if and only if its deletion does not count as cached.
             let has_deleted = observed.children.iter().any(|child| &*child.meta.name == "a");
             assert_eq!(observed.are_deletions_cached, !has_deleted);
             assert!(consistency.observe(&key, &store, |_| ()).are_deletions_cached, "the next reconcile");

@@ -1,6 +1,6 @@
 //! Delays of status writes, so that changes that follow shortly are written together.
 //!
-//! While pods are replaced, the counts in a status change all the time, and most values exist only for a moment. Which
+//! While pods are replaced, the counts in a status change constantly, and most values are short-lived. Which
 //! change may wait, and for how long, is the controller's decision.
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl StatusDebouncer {
         remaining
     }
 
-    /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate without end. `is_loss`: the number of
+    /// Delays like [`StatusDebouncer::wait`], for counts that may fluctuate forever. `is_loss`: the number of
     /// available children decreases. A loss is not damped. After a loss, while changes keep arriving, at most one gain
     /// per [`DAMPED_INTERVAL`] is due.
     pub fn wait_damped(&self, key: &ObjectKey, delay: Duration, is_loss: bool) -> Option<Duration> {

@@ -72,7 +72,7 @@ impl<T> FairList<T> {
         let (&(round, arrival), &namespace) = self.heads.iter().find(|(_, namespace)| admits(**namespace))?;
         self.round = self.round.max(round);
         let turn = Turn { namespace, arrival };
-        // A namespace that was not admitted for long does not make up for it.
+        // A namespace that was not admitted for a long time gets no additional turns.
         let entry = self.take(turn, round, self.round + 1)?;
         Some((turn, entry))
     }

@@ -21,7 +21,7 @@ pub fn leader_election(fence: &Fence) -> Check {
     Check::new("leaderElection", move || Some(fence.check(LEASE_TOLERANCE).map_err(|stale| stale.to_string())))
 }
 
-/// Returns the check `watches`, which fails while a watch panics again and again.
+/// Returns the check `watches`, which fails while a watch panics repeatedly.
 pub fn watches(registry: &Registry) -> Check {
     let watched = registry.stats();
     Check::new("watches", move || {

@@ -28,7 +28,8 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// Returns the result of `find` on the served resources; on `None`, reads newer discovery and tries once more.
+    /// Returns the result of `find` on the served resources; on `None`, reads newer discovery documents and retries
+    /// once.
     ///
     /// # Errors
     /// When discovery cannot be read.

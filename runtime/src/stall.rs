@@ -1,8 +1,8 @@
 //! Detection of a stall: the threads of the controllers no longer run tasks, because of a deadlock or an endless
 //! loop.
 //!
-//! The Lease is renewed on another thread, so that a controller that computes for seconds costs no leadership. Without
-//! this check, a process whose controllers never continue would therefore lead forever.
+//! The Lease is renewed on another thread, so that a controller that computes for seconds does not lose the leadership.
+//! Without this check, a process whose controllers never continue would therefore lead forever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -38,7 +38,7 @@ impl Tasks {
         self.len() == 0
     }
 
-    /// Waits until all tasks have ended, those included that are started meanwhile.
+    /// Waits until all tasks have ended, including those that are started during the wait.
     pub async fn finished(&self) {
         while poll_fn(|context| lock(&self.0).poll_join_next(context)).await.is_some() {}
     }

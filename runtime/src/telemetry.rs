@@ -219,7 +219,7 @@ pub struct BuildInfo {
     pub minor: &'static str,
 }
 
-/// The operating system and the architecture, in Go's words.
+/// The operating system and the architecture, as Go names them.
 pub const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
 impl Collector for BuildInfo {

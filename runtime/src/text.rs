@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-/// Maximum length of a text for people, in bytes: of an event, a condition, an error in the log. Tenants can make such
-/// texts as long as an object, for example by the selector in the scale of a custom resource.
+/// Maximum length of a human-readable text, in bytes: of an event, a condition, an error in the log. Tenants can make
+/// such texts as long as an object, for example by the selector in the scale of a custom resource.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 10;
 
 /// Truncates a text to a number of bytes and marks the truncation.

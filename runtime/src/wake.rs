@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// A callback that runs once, when a cache has reached a version.
 ///
-/// A key that changes all the time registers a callback again and again while a watch is stalled. Of callbacks with the
+/// A key that changes constantly registers a callback repeatedly while a watch is stalled. Of callbacks with the
 /// same identity only one is kept for each version, so that a key waits at most once for each version that it wrote.
 pub struct Wake {
     id: Option<u64>,

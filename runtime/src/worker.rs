@@ -51,7 +51,7 @@ impl ReconcileError {
         Self { message: message.into(), terminal: false }
     }
 
-    /// Truncates the message to what a log line may contain.
+    /// Truncates the message to the maximum length of a log line.
     fn shortened(self) -> Self {
         Self { message: shortened(self.message, MAX_MESSAGE_BYTES), ..self }
     }

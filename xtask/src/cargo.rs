@@ -59,12 +59,12 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     executable(&messages, package).with_context(|| format!("cargo built {package} and did not report its path"))
 }
 
-/// Bytes that a build of a manager writes: all of it, or that of what has changed.
+/// Bytes that a build of a manager writes: of a full build, or of an incremental one.
 const BUILD_BYTES: u64 = 3 << 30;
 const REBUILD_BYTES: u64 = 500 << 20;
 
-/// Returns the folder of builds, and the bytes that [`build`] of these packages writes there with a profile, if any is to
-/// be built.
+/// Returns the folder of builds, and the bytes that [`build`] of these packages writes there with a profile, if any is
+/// to be built.
 pub fn space(packages: &[&str], profile: &str) -> Option<(PathBuf, u64)> {
     let packages: Vec<&&str> = packages.iter().filter(|package| root::built(package).is_none()).collect();
     // This program is in the folder of a profile in the folder of all builds.

@@ -19,7 +19,7 @@ pub const TESTS: [&str; 6] =
 /// reasons. Both also run the same scenario of failing nodes. Then each manager takes a rollout over from the other one
 /// half-way, and no pod may be created twice.
 ///
-/// Builds upstream's manager with Go the first time (some ten minutes).
+/// Builds upstream's manager with Go the first time (about ten minutes).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask differential

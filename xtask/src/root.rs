@@ -58,7 +58,8 @@ pub fn obstacle() -> Option<String> {
         .then(|| "root rights: install sudo, or start this command as root".to_owned())
 }
 
-/// Checks whatever a cluster with this number of nodes needs root rights for, before anything is built. sudo may ask for the password, unless `is_silent`. Returns a sentence for each failure.
+/// Checks everything for which a cluster with this number of nodes needs root rights, before anything is built. sudo
+/// may ask for the password, unless `is_silent`. Returns a sentence for each failure.
 ///
 /// # Errors
 /// When sudo cannot be started, or refuses.
@@ -167,7 +168,7 @@ fn give_one(path: &Path, user: u32, group: u32) -> Result<()> {
     lchown(path, Some(user), Some(group)).with_context(|| format!("give {} to its user", path.display()))
 }
 
-/// Gives the folder last: until then its user cannot replace what is in it.
+/// Gives the folder last: until then its user cannot replace its contents.
 fn give_logs(folder: &Path, user: u32, group: u32) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;

@@ -204,7 +204,7 @@ impl Gates {
     }
 
     /// Returns true if flags and defaults switch the gate on, regardless of its fixed value. Dependencies are checked
-    /// with this value, as by upstream.
+    /// with this value, as in upstream.
     fn is_requested(&self, row: &GateRow) -> bool {
         let default = || self.spec(row).is_some_and(|spec| spec.default);
         self.set.get(row.name).copied().unwrap_or_else(default)

@@ -26,7 +26,7 @@ use crate::context::{Clock, Context, Descriptor, QueueKeys, Verb, Write};
 const NAMESPACE: &str = "kube-system";
 /// The label of identity Leases, and its value for kube-apiserver.
 const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
-/// Maximum lag of cached Leases. Kubelets renew theirs all the time: applying those changes in batches costs less.
+/// Maximum lag of cached Leases. Kubelets renew theirs continuously: applying those changes in batches costs less.
 const LEASE_LAG: Duration = Duration::from_millis(250);
 
 const LEASE_QUEUE: &str = "storage_version_garbage_collector_leases";

@@ -98,8 +98,8 @@ fn candidates(selector: &Selector) -> Vec<u64> {
     narrow.unwrap_or_else(|| vec![index_key(())])
 }
 
-/// Returns the rules that a role gathers, ordered by selector and source, each once. `found` returns at least all roles
-/// that a selector matches.
+/// Returns the rules that a role gathers, ordered by selector and source, without duplicates. `found` returns at least
+/// all roles that a selector matches.
 fn gather(
     role: &ClusterRole,
     selectors: &[Selector],

@@ -90,7 +90,7 @@ impl SigningKey {
     /// ParsePrivateKeyPEM.
     ///
     /// # Errors
-    /// When there is none, or it is of a sort that cannot be used.
+    /// When there is none, or its type cannot be used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         let mut der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::Missing)?;
         let pair = match &der {

@@ -125,7 +125,7 @@ mod tests {
 
     /// A pod that another one has replaced was deleted: that is no failure of its owner.
     #[tokio::test]
-    async fn deletion_of_a_pod_that_is_gone_or_replaced_succeeds_without_an_event() {
+    async fn deletion_of_a_missing_or_replaced_pod_succeeds_without_an_event() {
         const CONFLICT: &str = r#"{"kind": "Status", "code": 409, "reason": "Conflict", "message": "MESSAGE"}"#;
         const UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
         let not_found = r#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#;

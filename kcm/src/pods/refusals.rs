@@ -28,7 +28,7 @@ pub struct Attempt {
     missing: usize,
     /// Existing children, including those being deleted: each deletion frees quota.
     owned: usize,
-    /// The resourceVersion of what else the children are made from; 0 if that is only the owner's spec.
+    /// The resourceVersion of the other objects that the children are made from; 0 without such objects.
     inputs: u64,
 }
 
@@ -38,7 +38,7 @@ impl Attempt {
         Self { uid: owner.uid.clone(), generation: owner.generation, missing, owned, inputs: 0 }
     }
 
-    /// Returns the attempt with the resourceVersion of what else the children are made from.
+    /// Returns the attempt with the resourceVersion of the other objects that the children are made from.
     pub fn with_inputs(self, inputs: u64) -> Self {
         Self { inputs, ..self }
     }

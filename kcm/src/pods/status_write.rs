@@ -48,8 +48,8 @@ pub async fn put_status<K: Kind>(
 
 /// Ends a reconcile: requeues the key after `next`, also if it failed.
 ///
-/// The backoff of a failed key grows to a quarter of an hour. What is due earlier, a delayed status above all, must not
-/// wait for it.
+/// The backoff of a failed key grows to a quarter of an hour. Work that is due earlier, such as a delayed status, must
+/// not wait for it.
 ///
 /// # Errors
 /// `failure`, if there is one.

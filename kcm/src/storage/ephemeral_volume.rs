@@ -107,14 +107,14 @@ fn ephemeral_volumes(pod: &Pod) -> impl Iterator<Item = &ClaimVolume> {
     pod.volumes.iter().flat_map(|volumes| &volumes.claims).filter(|volume| volume.is_ephemeral)
 }
 
-/// Returns a pod that was created, or replaced another one of its name, and needs claims. The volumes of a pod never
+/// Returns a pod that was created, or replaced another one with its name, and needs claims. The volumes of a pod never
 /// change, so that its updates do not matter.
 fn added_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let is_known = |new: &Pod| change.old.is_some_and(|old| old.meta.uid == new.meta.uid);
     change.new.filter(|new| !is_known(new) && needs_claims(new))
 }
 
-/// Returns a claim that was deleted, or replaced by another one of its name.
+/// Returns a claim that was deleted, or replaced by another one with its name.
 fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Arc<PersistentVolumeClaim>> {
     let still_exists = |old: &PersistentVolumeClaim| change.new.is_some_and(|new| new.meta.uid == old.meta.uid);
     change.old.filter(|old| !still_exists(old))
@@ -122,8 +122,8 @@ fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a A
 
 // Sync
 
-/// A pod as the API server has it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it was
-/// deleted.
+/// A pod as the API server returned it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it
+/// was deleted.
 type FreshPod = Option<Option<ObjectResponse>>;
 
 /// Reason why a pod has no claim for one of its volumes.

@@ -3,7 +3,7 @@
 use kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
 use runtime::store::{Index, index_key};
 
-/// Returns the index of pods by the claims behind their volumes, generic ephemeral volumes included. Needs
+/// Returns the index of pods by the claims behind their volumes, including generic ephemeral volumes. Needs
 /// [`Pod::VOLUMES`]; look up by [`using_claim`].
 pub const fn pods_by_claim() -> Index<Pod> {
     Index {

@@ -38,7 +38,7 @@ pub struct InlineVolume {
 struct TranslatedVolume {
     driver: &'static str,
     handle: String,
-    /// Its name in events, unless it consists of driver and handle.
+    /// Its name in events; `None` if that consists of driver and handle.
     label: Option<String>,
     mode: &'static str,
     is_read_only: bool,

@@ -96,7 +96,7 @@ fn changed_group(change: &Change<'_, PodGroup>) -> Option<ObjectKey> {
     change.new.filter(|group| is_candidate(&group.meta)).map(|group| group.meta.key())
 }
 
-/// Returns the groups of a pod that has finished, or was deleted, or was replaced by another one of its name.
+/// Returns the groups of a pod that has finished, or was deleted, or was replaced by another one with its name.
 fn released_groups(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     let finished = change.new.filter(|pod| pod.is_terminal());
     let is_deleted = |old: &&Arc<Pod>| change.new.is_none_or(|new| new.meta.uid != old.meta.uid);

@@ -70,7 +70,7 @@ pub struct Variable {
 }
 
 impl PolicySpec {
-    /// Decodes the spec of a whole policy (the inside of the envelope).
+    /// Decodes the spec of a whole policy (the content of the envelope).
     ///
     /// # Errors
     /// When the object is not well-formed.

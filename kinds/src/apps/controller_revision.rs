@@ -75,7 +75,7 @@ impl NewRevision<'_> {
 }
 
 impl ControllerRevision {
-    /// Returns the data of a whole object (the inside of the envelope), byte for byte as it was written.
+    /// Returns the data of a whole object (the content of the envelope), byte for byte as it was written.
     pub fn data_of(object: &[u8]) -> &[u8] {
         find(find(object, object::DATA), raw_extension::RAW)
     }

@@ -23,7 +23,7 @@ pub struct ClaimUsage {
 }
 
 impl ClaimUsage {
-    /// Reads a claim (the inside of its envelope).
+    /// Reads a claim (the content of its envelope).
     pub(crate) fn read(interner: &Interner, object: &[u8]) -> Result<Self, WireError> {
         let (spec, status) = (find(object, object::SPEC), find(object, object::STATUS));
         let mut class = find(spec, spec::STORAGE_CLASS_NAME);

@@ -64,7 +64,7 @@ pub struct AllowedCondition {
     pub status: Box<str>,
     /// Machine-readable reason.
     pub reason: Box<str>,
-    /// Message for people.
+    /// Human-readable message.
     pub message: Box<str>,
     /// Generation of the spec that the condition refers to.
     pub observed_generation: i64,

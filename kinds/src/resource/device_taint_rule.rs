@@ -46,7 +46,7 @@ pub struct Progress {
     pub status: Str,
     /// The reason.
     pub reason: Str,
-    /// The message for people.
+    /// The human-readable message.
     pub message: Box<str>,
     /// The generation of the rule that it refers to.
     pub generation: i64,

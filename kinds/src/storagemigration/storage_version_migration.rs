@@ -38,7 +38,7 @@ pub struct MigrationCondition {
     pub status: Str,
     /// Machine-readable reason.
     pub reason: Str,
-    /// Message for people.
+    /// Human-readable message.
     pub message: Box<str>,
     /// `observedGeneration`; zero if absent.
     pub generation: i64,

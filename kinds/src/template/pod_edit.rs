@@ -126,7 +126,7 @@ fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
     });
 }
 
-/// Returns a whole pod (the inside of the envelope) with these labels and these volumes of claims, for a PUT.
+/// Returns a whole pod (the content of the envelope) with these labels and these volumes of claims, for a PUT.
 ///
 /// # Errors
 /// When the pod is not well-formed: a part of it must not replace the whole.

@@ -13,7 +13,7 @@ pub struct Condition {
     pub status: Str,
     /// Machine-readable reason.
     pub reason: Str,
-    /// Message for people.
+    /// Human-readable message.
     pub message: Box<str>,
     /// Time of the last change of status, reason or (for progress) anything else; zero for kinds without it.
     pub last_update: Time,

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_accepted_as_by_the_api_server() {
+    fn names_follow_the_rules_of_the_api_server() {
         let (long, longer) = ("x".repeat(63), "x".repeat(64));
         // (text, DNS label, DNS subdomain)
         for (text, label, subdomain) in [
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_accepted_as_by_the_api_server() {
+    fn labels_follow_the_rules_of_the_api_server() {
         let (long, longer) = ("x".repeat(63), "x".repeat(64));
         // (text, key, value)
         for (text, key, value) in [

@@ -3,11 +3,11 @@
 use crate::wire::WireError;
 use crate::wire::splice::trimmed;
 
-/// Maximum size in bytes. Users choose how large their objects are, but not how much memory a record takes: a larger
-/// object is read from the API server when it is written.
+/// Maximum size in bytes. Users determine the size of their objects, but must not determine the memory of a record: a
+/// larger object is read from the API server when it is written.
 const LIMIT: usize = 8 << 10;
 
-/// A whole object (the inside of the envelope) without managed fields, at the version of its record.
+/// A whole object (the content of the envelope) without managed fields, at the version of its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WholeObject(Box<[u8]>);
 

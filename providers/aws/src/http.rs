@@ -45,7 +45,7 @@ fn refuse(path: &str, reason: &str) -> CloudError {
 
 /// Returns a trust store with the certificates of a bundle, and no others.
 fn trust_store(path: &str, pem: Vec<u8>) -> Result<TrustStore, CloudError> {
-    // The client panics on what it cannot read.
+    // The client would panic on a certificate that it cannot parse.
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| refuse(path, &error.to_string()))?;
     if certificates.is_empty() {

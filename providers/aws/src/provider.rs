@@ -44,7 +44,8 @@ pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Ar
     build_with_visibility(context, credentials, VISIBLE)
 }
 
-/// Like [`build_with`], for tests: what an earlier process created last is listed after this time, not after a minute.
+/// Like [`build_with`], for tests: the last resources of an earlier process are listed after this time instead of a
+/// minute.
 ///
 /// # Errors
 /// Same as for [`build_with`].

@@ -1,4 +1,4 @@
-//! The results of a run, formatted for people.
+//! The results of a run as human-readable text.
 
 use std::fmt;
 

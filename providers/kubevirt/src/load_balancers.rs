@@ -249,7 +249,7 @@ fn grouped(services: &[InfraService], slices: &[Slice], cluster: &str) -> Vec<Ow
     let slices = slices.iter().map(|slice| ("EndpointSlice", &slice.metadata, Phase::Incomplete));
     for (kind, meta, phase) in services.chain(slices) {
         let Some(id) = ownership::owner(meta).filter(|id| id.cluster == cluster) else { continue };
-        // Without uids, two Services of one name can be distinguished only by their objects' names.
+        // Without uids, two Services with the same name can be distinguished only by their objects' names.
         let distinction = if id.uid.is_empty() { meta.name.clone() } else { String::new() };
         let certain = !id.uid.is_empty();
         let owned =

@@ -27,7 +27,7 @@ use crate::lock::try_lock;
 pub(super) const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 /// Maximum size of a plugin's output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
-/// Time between two checks whether a plugin that has closed its output has exited.
+/// Interval between checks for the exit of a plugin that has closed its output.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A client certificate and its key, in PEM.
@@ -188,7 +188,7 @@ fn output(Program { mut command, has_group }: Program, limit: Duration) -> Resul
 /// Kills a program that has not been waited for, so that its id cannot be that of another process yet. A wrapper script
 /// would leave the programs that it has started.
 fn kill(child: &mut Child, has_group: bool) {
-    // If it has ended meanwhile, there is nothing to kill.
+    // If it has exited in the meantime, there is nothing to kill.
     if has_group && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }

@@ -1,6 +1,6 @@
 //! A connection that is polled on a timer instead of by readiness events.
 //!
-//! The API server writes a long response in some ten thousand small pieces. A reader that waits for readiness is woken
+//! The API server writes a long response in about ten thousand small pieces. A reader that waits for readiness is woken
 //! for each of them, which costs the server as much as the reader. Polling makes a list of 20,000 pods 25 % faster.
 
 use std::io::{self, Read as _, Write as _};

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn callers_that_leave_the_list_cost_the_others_nothing() {
+    async fn callers_that_leave_the_list_do_not_delay_others() {
         let bucket = TokenBucket::new(10.0, 1);
         bucket.acquire("").await;
         let mut left: Vec<_> = (0..9).map(|_| Box::pin(bucket.acquire("a"))).collect();

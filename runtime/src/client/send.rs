@@ -83,8 +83,8 @@ impl From<kube::Error> for Failure {
 }
 
 impl Clients {
-    /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, errors of the
-    /// API included.
+    /// Sends `request` (its URI is a path on the server) as `identity`; returns the server's response, including errors
+    /// of the API.
     ///
     /// A successful response is read whole: at most `max_bytes` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The body of an error is left to
@@ -94,8 +94,8 @@ impl Clients {
     ///
     /// # Errors
     /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::TooLong`] when a
-    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, a timeout
-    /// among them.
+    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, including
+    /// timeouts.
     pub async fn send(
         &self,
         identity: &Identity,

@@ -59,7 +59,7 @@ pub struct Explainer {
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// HTML for people.
+    /// HTML for browsers.
     Html,
     /// JSON for scripts.
     Json,

@@ -8,8 +8,8 @@ use crate::lock::lock;
 /// Maximum length of the name of a group, version, kind or resource, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Maximum memory for distinct names, in bytes: some 300,000 of usual length. Clusters have a few thousand; a tenant who may
-/// create CustomResourceDefinitions must not be able to fill the memory with them.
+/// Maximum memory for distinct names, in bytes: about 300,000 of usual length. Clusters have a few thousand; a tenant
+/// who may create CustomResourceDefinitions must not be able to fill the memory with them.
 const MAX_BYTES_OF_NAMES: usize = 16 << 20;
 
 /// Memory of a name in addition to its bytes: its entry in the set, which may be half empty.

@@ -207,7 +207,7 @@ fn kind_of_several_resources_is_the_one_with_the_verb_get() {
 }
 
 #[test]
-fn kind_whose_names_are_too_many_fails_its_group_only_if_no_other_version_has_it() {
+fn kind_with_too_many_names_fails_its_group_only_if_no_other_version_has_it() {
     let document = json!({"items": [
         {"metadata": {"name": "a.example.com"}, "versions": [
             {"version": "v1", "resources": [resource("ants", "Ant", &["list"])]},

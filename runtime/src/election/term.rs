@@ -158,7 +158,10 @@ mod tests {
 
         let mut renewed = lease();
         renewed.spec = Some(claim(Some(&lease()), "cp-1_7a5c", 15, Timestamp::UNIX_EPOCH));
-        let alive = LeaseObservation::next(Some(again), renewed, after(14_000));
-        assert!(alive.is_valid(after(28_999)) && !alive.is_valid(after(29_000)), "a clock in the past counts as well");
+        let renewal = LeaseObservation::next(Some(again), renewed, after(14_000));
+        assert!(
+            renewal.is_valid(after(28_999)) && !renewal.is_valid(after(29_000)),
+            "a clock in the past counts as well"
+        );
     }
 }

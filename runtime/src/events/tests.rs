@@ -330,7 +330,8 @@ async fn closed_recorder_tries_each_queued_event_once() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// The first event is stuck at a server that does not respond; events recorded meanwhile are combined, not dropped.
+/// The first event is stuck at a server that does not respond; events recorded in the meantime are combined, not
+/// dropped.
 #[tokio::test(start_paused = true)]
 async fn slow_server_loses_no_events_that_can_be_combined() {
     let sink =

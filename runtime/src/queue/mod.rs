@@ -337,7 +337,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Ends the run of a key. The key is ready again if it was added meanwhile.
+    /// Ends the run of a key. The key is ready again if it was added during the run.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();

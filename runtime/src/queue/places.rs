@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         /// No namespace has more runs than there are workers, and each run beyond their number has a slow run for it.
-        /// A namespace without a run gets a place at the latest when as many runs are slow as there are spare ones.
+        /// A namespace without a run gets a spare place as soon as there is one.
         #[test]
         fn places_are_limited_and_free_for_other_namespaces(
             workers in 1_usize..5,

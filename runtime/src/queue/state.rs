@@ -22,7 +22,7 @@ fn is_oversized(len: usize, capacity: usize) -> bool {
     capacity > KEPT_CAPACITY && len < capacity / 8
 }
 
-/// After this number of changes in a row, a key of low priority is next: otherwise keys that fail all the time, which are
+/// After this number of changes in a row, a key of low priority is next: otherwise keys that fail constantly, which are
 /// retried like changes, could delay those of the startup forever.
 pub(super) const MAX_FRESH_IN_ROW: u32 = 64;
 

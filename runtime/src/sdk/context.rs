@@ -144,7 +144,7 @@ impl<K: Object> Context<K> {
         store.controlled_by(&self.meta().uid)
     }
 
-    /// Deletes a child, unless it no longer exists or was replaced by another object of its name.
+    /// Deletes a child, unless it no longer exists or was replaced by another object with its name.
     ///
     /// # Errors
     /// When the server refuses.
@@ -217,7 +217,7 @@ impl<K: Object> Context<K> {
         self.shared.recorder.event(&about, kind, reason, message.into());
     }
 
-    /// Returns an object of a watched kind; `None` if there is none of this name.
+    /// Returns an object of a watched kind; `None` if none has this name.
     ///
     /// # Panics
     /// When the kind was not declared by [`For::watches`](super::For::watches).

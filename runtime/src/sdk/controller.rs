@@ -223,15 +223,15 @@ where
 pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
     let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
-    // Kinds without a generation do not reveal what changed.
+    // Kinds without a generation do not show which part has changed.
     new.meta().generation == 0
         || old.meta().generation != new.meta().generation
         || old.meta().differs(new.meta())
         || annotations(old) != annotations(new)
 }
 
-/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner may
-/// have children of ever new names.
+/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner
+/// may have children with ever-changing names.
 pub(super) fn forget_deleted<K: Object>(
     applied: &AppliedChildren,
     kind: KindName,

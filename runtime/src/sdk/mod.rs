@@ -23,7 +23,7 @@
 //! }
 //!
 //! runtime::custom_resource! {
-//!     /// A greeting, kept in a ConfigMap of its name.
+//!     /// A greeting, kept in a ConfigMap with its name.
 //!     pub Greeting { spec: GreetingSpec, status: GreetingStatus }
 //!     namespaced "greetings" in "example.com/v1"
 //! }

@@ -248,7 +248,7 @@ impl<K: Kind> Store<K> {
 
     /// Begins a write to an object that is based on its version `version`. Returns `None` if it would meet a conflict,
     /// because another controller of this process has written the object since, or is about to, or because the watch
-    /// has delivered another version meanwhile.
+    /// has delivered another version in the meantime.
     pub fn begin_write(&self, key: &ObjectKey, version: u64) -> Option<WriteInProgress<'_, K>> {
         let mut in_progress = lock(&self.in_progress);
         let outdated = self.awaited(key).is_some_and(|written| written > version)

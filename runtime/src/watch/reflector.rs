@@ -48,7 +48,7 @@ const LIST_SILENCE: Duration = Duration::from_secs(30);
 
 /// Keeps one store up to date until it is dropped.
 ///
-/// There is one for each kind, and nearly all the time it waits for the next event of its watch. The futures of requests
+/// There is one for each kind, and most of the time it waits for the next event of its watch. The futures of requests
 /// are several times larger than that wait, and are therefore on the heap only while they run.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,

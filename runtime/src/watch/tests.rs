@@ -237,8 +237,8 @@ async fn server_that_does_not_respond_delays_no_other_list() {
         ("a page without an end", true, |_| Reply::Open(vec![Bytes::from_static(b"k8s\0")])),
     ];
     for (name, is_paged, script) in cases {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = asked.clone();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = requests.clone();
         let hanging = clients(move |uri| {
             counted.fetch_add(1, Ordering::Relaxed);
             script(uri)
@@ -248,7 +248,7 @@ async fn server_that_does_not_respond_delays_no_other_list() {
         let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
         let (slow, fast) = (store(Vec::new()), store(Vec::new()));
         tasks.spawn(reflector(&hanging, &slow, &lists).paged(is_paged).run());
-        until("the list is requested", || asked.load(Ordering::Relaxed) > 0).await;
+        until("the list is requested", || requests.load(Ordering::Relaxed) > 0).await;
         start(&normal, &fast, &lists, &mut tasks);
         within(5, name, fast.progress().synced()).await;
     }

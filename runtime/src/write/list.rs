@@ -45,7 +45,8 @@ impl Default for PageSize {
     }
 }
 
-/// Maximum time of a list that is read as a whole: many times what the largest one takes at the default rate limit.
+/// Maximum time of a list that is read as a whole: many times the duration of the largest one at the default rate
+/// limit.
 const MAX_LIST_TIME: Duration = Duration::from_secs(600);
 
 /// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    /// A writer whose API server returns pages without end, each with a label of this size in MiB.
+    /// A writer whose API server returns endless pages, each with a label of this size in MiB.
     async fn endless_labels(size: usize) -> (Writer, Arc<AtomicUsize>) {
         let pages = Arc::new(AtomicUsize::new(0));
         let counter = pages.clone();

@@ -167,7 +167,7 @@ impl Page {
         count.as_u64().context("no number")
     }
 
-    /// Returns the value of an expression of JavaScript, evaluated as by the browser's console.
+    /// Returns the value of an expression of JavaScript, evaluated as in the browser's console.
     ///
     /// # Errors
     /// If it fails.

@@ -145,7 +145,7 @@ impl Manager {
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();
-        // Cancelled, or ended by itself a moment ago: it has ended in both cases.
+        // Cancelled, or just ended on its own: it has ended in both cases.
         let _ = (&mut self.task).await;
         self.faults.settled().await;
     }

@@ -1,4 +1,4 @@
-//! Static pods of managers, run as by a kubelet: each file of a folder is a process, which is restarted when the file
+//! Static pods of managers, run as a kubelet does: each file of a folder is a process, which is restarted when the file
 //! changes.
 
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
-// Command rules reads and tries alerts with Prometheus' own packages, without the
+// Command rules checks and tests alerts with Prometheus' own packages, without the
 // parts of Prometheus that scrape and store.
 //
 //	rules check <rules file>
 //	rules test <rules file> <cases file>
 //
-// A rules file is a PrometheusRule, as Prometheus' operator takes it. A cases file
-// is a list; each case has series in promtool's notation and says which alerts fire
-// after a while, by their labels, and which texts they have.
+// A rules file is a PrometheusRule of the Prometheus operator. A cases file is a list;
+// each case has series in promtool's notation, the alerts that fire after a time, by
+// their labels, and texts of their annotations.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 
 const usage = "rules check <rules file> | rules test <rules file> <cases file>"
 
-// sampled is how often series have a value, and rules are looked at.
+// sampled is the interval at which series have values and rules are evaluated.
 const sampled = time.Minute
 
 func main() {
@@ -58,7 +58,7 @@ func run(arguments []string, output io.Writer) error {
 	return errors.New(usage)
 }
 
-// read takes the rules out of a PrometheusRule; all faults of all rules are named.
+// read returns the rules of a PrometheusRule; the error contains the faults of all rules.
 func read(file string) ([]rulefmt.Rule, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -72,7 +72,7 @@ func read(file string) ([]rulefmt.Rule, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if object.Kind != "PrometheusRule" {
-		return nil, fmt.Errorf("%s has the kind %q, and is to be a PrometheusRule", file, object.Kind)
+		return nil, fmt.Errorf("%s has the kind %q instead of PrometheusRule", file, object.Kind)
 	}
 	spec, err := yaml.Marshal(&object.Spec)
 	if err != nil {
@@ -89,17 +89,17 @@ func read(file string) ([]rulefmt.Rule, error) {
 	return alerts, nil
 }
 
-// scene is what is measured, and what is said about it after a while.
+// scene is a case: series of samples, and the expected alerts and texts after a time.
 type scene struct {
 	Name   string              `yaml:"name"`
 	Series []string            `yaml:"series"`
 	After  model.Duration      `yaml:"after"`
 	Fires  map[string][]string `yaml:"fires"`
 	Quiet  []string            `yaml:"quiet"`
-	Says   []string            `yaml:"says"`
+	Texts  []string            `yaml:"texts"`
 }
 
-// test fails unless each scene is as it says, and each alert fires in one scene and is quiet in another.
+// test fails unless each scene has the expected alerts, and each alert fires in one scene and is quiet in another.
 func test(file, cases string, output io.Writer) error {
 	alerts, err := read(file)
 	if err != nil {
@@ -130,17 +130,17 @@ func test(file, cases string, output io.Writer) error {
 	}
 	for _, alert := range alerts {
 		if !fired[alert.Alert] || !quiet[alert.Alert] {
-			faults = append(faults, fmt.Errorf("%s is to fire in one case and to be quiet in another", alert.Alert))
+			faults = append(faults, fmt.Errorf("%s must fire in one case and be quiet in another", alert.Alert))
 		}
 	}
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	_, err = fmt.Fprintf(output, "%d alerts do as %d cases say\n", len(alerts), len(scenes))
+	_, err = fmt.Fprintf(output, "%d alerts behave as expected in %d cases\n", len(alerts), len(scenes))
 	return err
 }
 
-// play looks at all alerts each minute, as Prometheus does, and compares what fires at the end.
+// play evaluates all alerts each minute, as Prometheus does, and compares those that fire at the end.
 func (s scene) play(alerts []rulefmt.Rule) error {
 	load := fmt.Sprintf("load %s\n  %s\n", model.Duration(sampled), strings.Join(s.Series, "\n  "))
 	loader, err := promqltest.NewLazyLoader(load, promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
@@ -162,7 +162,7 @@ func (s scene) play(alerts []rulefmt.Rule) error {
 	start := time.Unix(0, 0).UTC()
 	for now := start; !now.After(start.Add(time.Duration(s.After))); now = now.Add(sampled) {
 		loader.WithSamplesTill(now, func(failure error) {
-			err = errors.Join(err, failure, look(loader, known, now))
+			err = errors.Join(err, failure, evaluate(loader, known, now))
 		})
 	}
 	if err != nil {
@@ -171,7 +171,7 @@ func (s scene) play(alerts []rulefmt.Rule) error {
 	return s.compare(known)
 }
 
-func look(loader *promqltest.LazyLoader, known map[string]*rules.AlertingRule, now time.Time) error {
+func evaluate(loader *promqltest.LazyLoader, known map[string]*rules.AlertingRule, now time.Time) error {
 	query := rules.EngineQueryFunc(loader.QueryEngine(), loader.Queryable())
 	for name, rule := range known {
 		if _, err := rule.Eval(context.Background(), 0, now, query, &url.URL{}, 0); err != nil {
@@ -181,7 +181,7 @@ func look(loader *promqltest.LazyLoader, known map[string]*rules.AlertingRule, n
 	return nil
 }
 
-// compare finds what fires that should not, or the other way round, and texts that nobody says.
+// compare returns an error for each alert that fires and should not, or the reverse, and for each missing text.
 func (s scene) compare(known map[string]*rules.AlertingRule) error {
 	var faults []error
 	for name := range s.Fires {
@@ -189,7 +189,7 @@ func (s scene) compare(known map[string]*rules.AlertingRule) error {
 			faults = append(faults, fmt.Errorf("there is no alert %s", name))
 		}
 	}
-	var said strings.Builder
+	var texts strings.Builder
 	for name, rule := range known {
 		var firing []string
 		for _, alert := range rule.ActiveAlerts() {
@@ -198,7 +198,7 @@ func (s scene) compare(known map[string]*rules.AlertingRule) error {
 			}
 			without := labels.NewBuilder(alert.Labels).Del(labels.AlertName, "severity").Labels()
 			firing = append(firing, without.String())
-			alert.Annotations.Range(func(text labels.Label) { fmt.Fprintln(&said, text.Value) })
+			alert.Annotations.Range(func(text labels.Label) { fmt.Fprintln(&texts, text.Value) })
 		}
 		wanted := slices.Sorted(slices.Values(s.Fires[name]))
 		slices.Sort(firing)
@@ -206,13 +206,13 @@ func (s scene) compare(known map[string]*rules.AlertingRule) error {
 			faults = append(faults, fmt.Errorf("%s fires for %v instead of %v", name, firing, wanted))
 		}
 	}
-	for _, text := range s.Says {
-		if !strings.Contains(said.String(), text) {
-			faults = append(faults, fmt.Errorf("no alert says %q, but\n%s", text, said.String()))
+	for _, text := range s.Texts {
+		if !strings.Contains(texts.String(), text) {
+			faults = append(faults, fmt.Errorf("no alert has the text %q; the texts are\n%s", text, texts.String()))
 		}
 	}
-	if strings.Contains(said.String(), "<error expanding template") || strings.Contains(said.String(), "<no value>") {
-		faults = append(faults, fmt.Errorf("a text is broken:\n%s", said.String()))
+	if strings.Contains(texts.String(), "<error expanding template") || strings.Contains(texts.String(), "<no value>") {
+		faults = append(faults, fmt.Errorf("a template of a text failed:\n%s", texts.String()))
 	}
 	return errors.Join(faults...)
 }

@@ -27,8 +27,8 @@ pub(crate) fn mark(folder: &Path) -> Result<FileLock> {
     Ok(lock)
 }
 
-/// Removes folders of this user in the folder for temporary files whose owners are dead. What cannot be removed stays for
-/// the next attempt.
+/// Removes folders of this user in the folder for temporary files whose owners are dead. Folders that cannot be removed
+/// stay for the next attempt.
 pub fn remove_abandoned() {
     remove_abandoned_in(&env::temp_dir());
 }

@@ -225,7 +225,7 @@ fn in_network(namespace: Option<&Path>, program: &Path) -> Command {
 }
 
 fn ended(name: &str, status: ExitStatus, log: &Path) -> anyhow::Error {
-    anyhow!("{name} ended by itself ({status}); its last lines:\n{}", last_lines(log))
+    anyhow!("{name} exited unexpectedly ({status}); its last lines:\n{}", last_lines(log))
 }
 
 /// Returns the end of a text file, or the reason why it cannot be read.
@@ -288,7 +288,7 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        assert!(error.contains("talker ended by itself (exit status: 3)"), "{error}");
+        assert!(error.contains("talker exited unexpectedly (exit status: 3)"), "{error}");
         assert!(error.contains("goodbye"), "{error}");
     }
 
@@ -326,7 +326,7 @@ mod tests {
         sleeper().unwrap();
         assert!(sleeper().is_err());
         processes.kill("sleeper").unwrap();
-        assert!(processes.check().is_ok(), "a killed process has not ended by itself");
+        assert!(processes.check().is_ok(), "a killed process did not exit unexpectedly");
         sleeper().unwrap();
         assert!(processes.kill("unknown").is_err());
     }

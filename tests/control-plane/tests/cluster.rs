@@ -149,7 +149,7 @@ async fn failed_start_shows_the_last_output() -> Result<()> {
     let options = Options { extra_apiserver_flags: vec!["--no-such-flag=1".into()], ..without_nodes() };
     let error = ControlPlane::start(options).await.err().context("it started with a flag that does not exist")?;
     let text = format!("{error:#}");
-    ensure!(text.contains("kube-apiserver ended by itself"), "{text}");
+    ensure!(text.contains("kube-apiserver exited unexpectedly"), "{text}");
     ensure!(text.contains("unknown flag: --no-such-flag"), "{text}");
     ensure!(text.contains("the control plane did not start; set KEEP_CONTROL_PLANE=1 to keep its logs"), "{text}");
     Ok(())
@@ -244,7 +244,7 @@ fn check_removed(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command lines of the living processes that name a folder.
+/// Returns the command lines of the running processes that name a folder.
 fn processes_of(folder: &Path) -> Result<Vec<String>> {
     let output = Command::new("ps").args(["-A", "-ww", "-o", "args="]).output().context("run ps")?;
     ensure!(output.status.success(), "ps failed");

@@ -1,4 +1,4 @@
-"""Serves moto: quicker, and more like AWS where load balancers are concerned."""
+"""Serves moto with changes: faster, and with load balancers that behave more like those of AWS."""
 
 import functools
 import sys
@@ -12,7 +12,7 @@ from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfac
 from moto.elb.models import FakeHealthCheck, LoadBalancer
 from moto.elbv2.models import ELBv2Backend, FakeTargetGroup
 
-# Looked up for each call else: folders, and the methods of classes.
+# Cached, because moto computes them again for each call: its list of modules, and the methods of classes.
 modules = tuple(moto.backends.list_of_moto_modules())
 moto.backends.list_of_moto_modules = lambda: modules
 moto.core.responses.method_names_from_class = functools.cache(moto.core.responses.method_names_from_class)
@@ -29,7 +29,7 @@ assign_addresses = ElasticNetworkInterfaces.assign_private_ip_addresses
 
 
 def described(self, balancer, *more):
-    """A target group is a balancer's as long as one of its listeners leads there; a balancer may have none."""
+    """A target group is used by a load balancer while a listener forwards to it; a load balancer may have none."""
     used = {}
     for one in self.load_balancers.values():
         for listener in one.listeners.values():
@@ -45,7 +45,7 @@ def described(self, balancer, *more):
 
 
 def modified(self, arn, port=None, protocol=None, policy=None, certificates=None, actions=None):
-    """A listener can have any protocol of network load balancers; one for TLS keeps all but its default certificate."""
+    """A listener can have any protocol of Network Load Balancers; a TLS listener keeps its additional certificates."""
     current = next((load.listeners[arn] for load in self.load_balancers.values() if arn in load.listeners), None)
     kept = list(current.certificates or [])[1:] if current else []
     network = protocol in ("UDP", "TCP_UDP", "TLS")
@@ -60,7 +60,7 @@ def modified(self, arn, port=None, protocol=None, policy=None, certificates=None
 
 
 def described_certificate(self):
-    """A listing has the names of a certificate, too; the response has of these fields those of its kind."""
+    """A listing contains the names of certificates too; moto's responses leave out fields that they do not have."""
     described = describe_certificate(self)
     certificate = described["Certificate"]
     certificate["SubjectAlternativeNameSummaries"] = certificate.get("SubjectAlternativeNames", [])
@@ -69,12 +69,12 @@ def described_certificate(self):
 
 
 def deregistered(self, targets):
-    """What is not registered is taken out without a word."""
+    """Deregistering a target that is not registered succeeds."""
     deregister(self, [target for target in targets if target["Id"] in self.targets])
 
 
 def own_groups(self):
-    """A further interface of an instance has its own groups only."""
+    """Additional interfaces of an instance have only their own security groups."""
     return self._group_set if self.device_index else group_set(self)
 
 
@@ -95,13 +95,13 @@ def assigned(self):
 
 
 def created_interface(self, *arguments, **more):
-    """An interface begins without prefixes."""
+    """A new interface has no prefixes."""
     create_interface(self, *arguments, **more)
     self.ipv4_prefixes = []
 
 
 def created_classic(self, *arguments, **more):
-    """A Classic Load Balancer has a health check from the beginning."""
+    """A new Classic Load Balancer has a health check."""
     create_classic(self, *arguments, **more)
     self.health_check = self.health_check or FakeHealthCheck("5", "10", "2", "30", "HTTP:80/index.html")
 

@@ -273,7 +273,7 @@ impl RealCluster {
         Ok(())
     }
 
-    /// Fails if a process of the cluster has ended by itself. While the controller manager is being replaced, that is
+    /// Fails if a process of the cluster has exited on its own. While the controller manager is being replaced, that is
     /// reported to the caller of [`RealCluster::swap_manager`] instead.
     ///
     /// # Errors

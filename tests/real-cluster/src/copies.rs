@@ -1,8 +1,8 @@
 //! Private copies of the controller managers' programs.
 //!
-//! A manager runs for hours, and may be started again from the same program. Meanwhile a build can replace the file that
-//! it was started from. A cluster therefore starts copies only: the previous manager is still there when a new one fails,
-//! and a manager that is killed and started again is the same program.
+//! A manager runs for hours, and may be started again from the same program. In that time a build can replace the file
+//! that it was started from. A cluster therefore starts copies only: the previous manager is still there when a new one
+//! fails, and a manager that is killed and started again is the same program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,10 +48,10 @@ impl Copies {
         Ok(ManagerProgram { original: program.to_owned(), copy })
     }
 
-    /// Removes a copy that is not going to be started any longer.
+    /// Removes a copy that will not be started again.
     pub(crate) fn remove(program: &ManagerProgram) {
         if let Some(folder) = program.copy.parent() {
-            // What cannot be removed is removed with the cluster.
+            // A copy that cannot be removed now is removed with the cluster.
             let _ = fs::remove_dir_all(folder);
         }
     }

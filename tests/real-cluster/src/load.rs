@@ -92,9 +92,9 @@ impl Load {
 /// The local ports of requests, one after the other.
 ///
 /// A node sends all packets with the same addresses and ports to the same server as long as it remembers the connection,
-/// even if kube-proxy has removed that server meanwhile. Clients with an address of their own rarely use a port again within
-/// that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a failed node for
-/// more than a minute after no endpoint was left there.
+/// even if kube-proxy has removed that server in the meantime. Clients with an address of their own rarely use a port
+/// again within that time. Here all share this machine's address, and with ports that Linux chooses, requests went to a
+/// failed node for more than a minute after no endpoint was left there.
 #[derive(Debug, Default)]
 struct Ports {
     /// The number of ports that were taken.

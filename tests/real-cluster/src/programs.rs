@@ -128,7 +128,7 @@ impl Programs {
         self.folder.join(name)
     }
 
-    /// Builds missing programs of nodes. Blocks, for some fifteen minutes the first time.
+    /// Builds missing programs of nodes. Blocks, for about fifteen minutes the first time.
     ///
     /// # Errors
     /// When Go is missing or fails, or the disk is full.

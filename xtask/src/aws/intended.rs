@@ -1,6 +1,6 @@
 //! Intended differences from upstream's AWS manager, with reasons; and the classification of differences.
 
-/// The manager that has a fact which the other one lacks.
+/// The manager with a fact that the other one lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// ccm.

@@ -85,7 +85,7 @@ async fn show(arguments: &Arguments, manager: &Manager) -> Result<()> {
     Ok(())
 }
 
-/// Returns only if a process has ended by itself.
+/// Returns only if a process has exited on its own.
 async fn watch_processes(bed: &Bed) -> Result<()> {
     loop {
         bed.cluster.check()?;

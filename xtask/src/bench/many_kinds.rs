@@ -29,7 +29,7 @@ const NAMESPACE: &str = "bench";
 /// The name of the object of each kind.
 const GARBAGE: &str = "garbage";
 
-/// Maximum time until any state is reached.
+/// Maximum time to wait for a state.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A control plane with many custom kinds.

@@ -30,7 +30,7 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// volumes that move between nodes, by the default StorageClass.
 ///
 /// Requirements: Linux and root rights; other missing ones are listed. Start it as your user: it builds everything and
-/// then continues with sudo; or start it as root. The nodes' programs are built once with Go, for some fifteen minutes,
+/// then continues with sudo; or start it as root. The nodes' programs are built once with Go, for about fifteen minutes,
 /// and cached outside the checkout. Nothing of the cluster is left when this command ends, even if it is killed.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:

@@ -1,5 +1,5 @@
 //! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, the manager is
-//! replaced, volumes go through their whole life, and no resource is leaked.
+//! replaced, volumes are provisioned, used and deleted, and no resource is leaked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use super::volumes;
 use super::web::{PATH, Web};
 use crate::root;
 
-/// The variable that enables the smoke test although the nodes' programs have to be built, which takes some fifteen
+/// The variable that enables the smoke test although the nodes' programs have to be built, which takes about fifteen
 /// minutes.
 pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 

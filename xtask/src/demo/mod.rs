@@ -149,7 +149,7 @@ Ctrl-C ends it and leaves nothing behind.",
     ))
 }
 
-/// Returns only if a process has ended by itself.
+/// Returns only if a process has exited on its own.
 async fn watch_over(cluster: &ControlPlane) -> Result<()> {
     loop {
         cluster.check()?;

@@ -14,7 +14,7 @@ const COPIES: &str = "component/src/flags/mod.rs";
 /// Files that only validate values.
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
-/// Flags that need no reader: every accepted value describes what the program does anyway.
+/// Flags that need no reader: every accepted value describes the program's fixed behaviour.
 const ALWAYS_SO: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
 /// The prefix of names that a function of the autoscaler completes.

@@ -267,7 +267,7 @@ impl CloudNode {
         let key = node.meta.key();
         let response = self.writer.patch(&Node::RESOURCE, &key, &patch).await?;
         self.wrote(&key, &response);
-        info!(node = &*node.meta.name, "labels and taints of the node changed as its instance");
+        info!(node = &*node.meta.name, "labels and taints of the node updated from its instance");
         Ok(())
     }
 }

@@ -30,8 +30,8 @@ pub enum DesiredState {
     Nothing,
     /// This controller's load balancer.
     LoadBalancer,
-    /// No load balancer any longer. Because the finalizer is set, one may exist: it is deleted, then the finalizer is
-    /// removed.
+    /// A load balancer is no longer requested. Because the finalizer is set, one may exist: it is deleted, then the
+    /// finalizer is removed.
     Cleanup,
 }
 

@@ -15,14 +15,14 @@ use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerSta
 /// The request of a Service, read before any action.
 #[derive(Debug)]
 pub enum Request {
-    /// No load balancer, and none of this controller is expected to exist.
+    /// No load balancer is requested, and none from this controller is expected to exist.
     Nothing,
-    /// No load balancer any longer; because the Service has the finalizer, one may exist.
+    /// A load balancer is no longer requested; because the Service has the finalizer, one may exist.
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
-    /// this process has worked on one: its targets are updated, and a change in progress is completed.
+    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled
+    /// (`last`), if this process has worked on one: its targets are updated, and a change in progress is completed.
     Invalid { error: CloudError, last: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -86,7 +86,8 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is that of this Service, not of a previous one of its name (see [`previous`]).
+/// Returns the next action for a Service. `state` is that of this Service, not of an earlier one with the same name
+/// (see [`previous`]).
 pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
     match request {
@@ -98,7 +99,8 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
             Action::CleanUp { clear_status: state.ingress.as_deref() == Some(decide::published(service)) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
+        // Before the first success no client uses the load balancer, and the user may no longer want it as it was
+        // requested.
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() => balance(service, last, state, now),
         Request::Invalid { .. } => Action::Wait(None),
         Request::Wanted(wanted) => balance(service, wanted, state, now),
@@ -154,7 +156,7 @@ pub fn unpublished<'a>(service: &Service, state: &'a LoadBalancerState) -> Optio
     state.ingress.as_deref().filter(|ingress| *ingress != decide::published(service))
 }
 
-/// Returns true if two sets of targets are the same to a load balancer with this targeting.
+/// Returns true if two sets of targets are the same for a load balancer with this targeting.
 pub fn same_targets(targeting: Targeting, old: &Targets, new: &Targets) -> bool {
     if old.incomplete != new.incomplete {
         return false;

@@ -52,12 +52,12 @@ impl Kubernetes {
         changed
     }
 
-    /// Returns true if the cache contains the own writes of a Service. If not, `wake` runs once it does.
+    /// Returns true if the cache contains this process's writes to a Service. If not, `wake` runs once it does.
     pub fn caught_up(&self, key: &ObjectKey, wake: Wake) -> bool {
         self.consistency.caught_up(key, &self.services, wake)
     }
 
-    /// Forgets the own writes of a Service that no longer exists.
+    /// Forgets this process's writes to a Service that no longer exists.
     pub fn forget_if_deleted(&self, key: &ObjectKey) {
         if self.services.get(key).is_none() {
             self.consistency.forget(key);
@@ -123,7 +123,7 @@ impl Cluster for Kubernetes {
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>> {
         let (pods, _) = self.pods.as_ref()?;
         let key = ObjectKey::new(namespace, name);
-        // No wake needed: the own write arrives as a change of the pod, which requeues the Service.
+        // No wake needed: this process's write arrives as a change of the pod, which requeues the Service.
         let caught_up = self.pod_consistency.caught_up(&key, pods, Wake::none());
         let pod = pods.get(&key);
         if pod.is_none() {

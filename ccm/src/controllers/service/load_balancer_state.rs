@@ -101,7 +101,7 @@ impl LoadBalancerState {
         self.last_report = LastReport::default();
     }
 
-    /// Returns the rest of the pause for this request: `None` if calls are allowed, `Some(None)` if the pause ends only
+    /// Returns the remaining pause for this request: `None` if calls are allowed, `Some(None)` if the pause ends only
     /// when the request changes.
     pub fn remaining_pause(&self, request: Option<&LoadBalancerSpec>, now: Instant) -> Option<Option<Duration>> {
         let pause = self.pause.as_ref().filter(|pause| pause.throttled || pause.request.as_deref() == request)?;

@@ -1,7 +1,7 @@
-//! service-lb-controller: brings the cloud's load balancers to what Services of type LoadBalancer request.
+//! service-lb-controller: reconciles the cloud's load balancers with Services of type LoadBalancer.
 //!
-//! Watches Services and Nodes, and EndpointSlices if the provider may have endpoints as targets. Calls the provider, keeps
-//! a finalizer on a Service while cloud resources of it may exist, and writes `status.loadBalancer`.
+//! Watches Services and Nodes, and EndpointSlices if the provider may have endpoints as targets. Calls the provider,
+//! keeps a finalizer on a Service while cloud resources of it may exist, and writes `status.loadBalancer`.
 //! Upstream: cloud-provider, controllers/service.
 
 mod annotations;
@@ -76,7 +76,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Patch, group: "", resource: "services/status" },
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
-        // Each has a role of its own: for readiness gates, and for the records of providers.
+        // Granted by separate roles: one for readiness gates, one for the records of providers.
         Write { verb: Verb::Patch, group: "", resource: "pods/status" },
         Write { verb: Verb::Create, group: "", resource: "configmaps" },
         Write { verb: Verb::Patch, group: "", resource: "configmaps" },

@@ -21,7 +21,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// A pod that waits for its load balancer, and the addresses and ports of its endpoints.
 type WaitingPod = (Arc<GatedPod>, Vec<(IpAddr, u16)>);
 
-/// Returns the outcome with a requeue after `delay` at the latest, if one is given. A requeue with backoff stays.
+/// Returns the outcome with a requeue after at most `delay`, if one is given. A requeue with backoff stays.
 pub fn requeue_within(outcome: Outcome, delay: Option<Duration>) -> Outcome {
     match (outcome, delay) {
         (Outcome::Done, Some(delay)) => Outcome::RequeueAfter(delay),

@@ -236,7 +236,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         result
     }
 
-    /// Updates targets while the retry of a failed call waits. Returns the rest of the pause, or a shorter delay if the
+    /// Updates targets while the retry of a failed call waits. Returns the remaining pause, or a shorter delay if the
     /// update has to be repeated before its end.
     async fn update_while_waiting(
         &self,

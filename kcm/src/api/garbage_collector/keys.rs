@@ -12,7 +12,7 @@ pub struct NodeKey {
     /// Identity of the object.
     pub uid: Uid,
     /// Namespace: the queue serves namespaces in turn. It is not part of the identity: until a watch has delivered an
-    /// owner, its namespace is a guess that may change.
+    /// owner, its namespace is an assumption that may change.
     pub namespace: Str,
 }
 

@@ -27,7 +27,7 @@ const COUNT_AGE: Duration = Duration::from_secs(2);
 /// Minimum number of deletions from which the server's speed is measured.
 const MIN_SAMPLE: usize = 100;
 
-/// The deletion of a pod costs the server as much as that of this many other objects.
+/// The cost of deleting a pod for the API server, in deletions of other objects.
 pub const POD_COST: usize = 4;
 
 /// Assumed speedup of deleting kinds in parallel instead of one after the other. 1.8 was measured with a server of two

@@ -128,7 +128,7 @@ impl Namespaces {
         self.deletions.change(uid, |deletion| read = deletion.read.take());
         match read {
             Some(read) => Ok(Some(Arc::unwrap_or_clone(read))),
-            // Another namespace of this name has its own grace period.
+            // Another namespace with this name has its own grace period.
             None => Ok(self.terminating(key).await?.filter(|namespace| namespace.meta.uid == *uid)),
         }
     }

@@ -188,7 +188,7 @@ fn waiting_namespace_is_not_requeued_when_the_period_is_zero() {
     assert_eq!(resync(Duration::from_secs(300)), Outcome::RequeueAfter(Duration::from_secs(300)));
 }
 
-/// An empty namespace that is being deleted, as the API server has it.
+/// An empty namespace that is being deleted, as the API server returns it.
 fn terminating_namespace(phase: &str) -> Vec<u8> {
     let mut namespace = Vec::new();
     namespace.put_message(object::METADATA, |meta| {

@@ -108,8 +108,8 @@ impl Waker {
     }
 }
 
-/// Returns true if a device class is new, was deleted, or provides another extended resource than before. Claims for its
-/// devices count for other resources then.
+/// Returns true if a device class is new, was deleted, or provides another extended resource than before. Then claims
+/// for its devices count toward other resources.
 pub fn provides_other_resource(change: &Change<'_, DeviceClass>) -> bool {
     let resource = |class: &Arc<DeviceClass>| class.extended_resource.clone();
     change.old.map(resource) != change.new.map(resource)
@@ -147,8 +147,8 @@ pub fn amounts_changed(old: &Pod, new: &Pod) -> bool {
         || old.meta.uid != new.meta.uid
 }
 
-/// Returns true if a quota limits something that objects of a kind count for. Names that depend on device classes count
-/// as if the class existed.
+/// Returns true if a quota limits a resource toward which objects of a kind count. Names that depend on device classes
+/// count as if the class existed.
 pub fn counts_kind(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));
     quota.hard.iter().any(|(name, _)| {

@@ -8,10 +8,10 @@ use runtime::discovery::Verbs;
 use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 
-/// A new migration waits this long for a resource that is not served yet: its definition may be new, too.
+/// Maximum time for which a new migration waits for a resource that is not served yet: its definition may be new, too.
 const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
-/// A migration waits this long for a resource that may be in a version of its group that is unavailable.
+/// Maximum time for which a migration waits for a resource that may be in a version of its group that is unavailable.
 const UNAVAILABLE_GROUP_WAIT: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an error in a message. The API accepts messages of up to 32 KiB.

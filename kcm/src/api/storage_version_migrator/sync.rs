@@ -54,7 +54,7 @@ pub struct Migrator {
     pub clock: Clock,
     /// The migrations that are under way in this process.
     pub passes: Mutex<HashMap<ObjectKey, Pass>>,
-    /// The migrations whose resource is not served, by UID, with the time since when.
+    /// The migrations whose resource is not served, by UID, with the time since which it is not served.
     pub absent: Mutex<HashMap<ObjectKey, (Uid, Time)>>,
 }
 
@@ -212,7 +212,7 @@ impl Migrator {
         ended.set_condition(self.running(running_message(Some(objects), None)));
         ended.set_condition(true_condition("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
         info!(migration = &*migration.meta.name, objects = objects.1, "all stored objects are migrated");
-        // If this write fails, the objects need not be listed again.
+        // Kept, so that a retry of this write does not list the objects again.
         self.passes().insert(migration.meta.key(), pass);
         self.write(&ended).await
     }

@@ -163,8 +163,8 @@ impl Names<'_> {
         self.positions.last_key_value().map_or(0, |(_, range)| range.end as u128)
     }
 
-    /// Returns the first matches of the names that are served, in order. A name has `size` combinations, and the matches
-    /// that `inner` returns for what is served below it.
+    /// Returns the first matches of the served names, in order. Each name stands for `size` combinations; `inner`
+    /// returns the matches among the served entries below it.
     fn matches<'s, T>(
         &self,
         served: &'s BTreeMap<&'static str, T>,

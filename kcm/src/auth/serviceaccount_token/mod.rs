@@ -64,7 +64,7 @@ fn start(manager: &mut Manager, context: &Context) {
         key,
         root_ca: context.credentials.root_ca.clone(),
     });
-    // The flag sets the workers for accounts, and as many for secrets; here they share one queue.
+    // Upstream starts this number of workers for accounts and again for secrets; here both share one queue.
     let workers = 2 * context.workers("concurrent-serviceaccount-token-syncs");
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers }, queue, reconciler);
 }

@@ -71,7 +71,7 @@ impl Contents {
         checked.map_err(|error| format!("unable to verify certificate request signature: {error}"))
     }
 
-    /// Adds what the extensions in all attributes request. Attributes of other types may have any form.
+    /// Adds the contents of all extension requests. Attributes of other types may have any form.
     fn add_extensions(&mut self, attributes: DerValue<'_>) -> Result<(), String> {
         let mut present = HashSet::new();
         for attribute in attributes.parts() {
@@ -82,7 +82,7 @@ impl Contents {
             if id.content != EXTENSION_REQUEST || values.tag != SET {
                 continue;
             }
-            // One list of extensions is all that an attribute should have; more are ignored.
+            // An attribute should have only one list of extensions; further ones are ignored.
             let Some(Some(list)) = values.parts().next() else { continue };
             for extension in list.sequence().ok_or(MALFORMED)? {
                 let parts = extension.sequence().ok_or(MALFORMED)?;

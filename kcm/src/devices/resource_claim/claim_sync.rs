@@ -69,7 +69,7 @@ impl ResourceClaims {
 
     /// Returns true if a pod has finished, or does not exist.
     ///
-    /// Differs from upstream: another pod of the name in the cache does not prove that the cache is up to date.
+    /// Differs from upstream: another pod with the same name in the cache does not prove that the cache is up to date.
     async fn has_pod_ended(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {
         match self.keys.pods.get(key).filter(|pod| pod.meta.uid == *uid) {
             Some(pod) => Ok(decide::is_done(&pod)),

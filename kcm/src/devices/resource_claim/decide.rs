@@ -49,7 +49,7 @@ fn is_pod_group(owner: &OwnerRef) -> bool {
 /// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod.
 ///
 /// # Errors
-/// The reason, in upstream's words.
+/// The reason, with upstream's text.
 pub fn check_pod_owner(pod: &Pod, claim: &Meta, gates: Gates) -> Result<(), String> {
     if claim.is_controlled_by(&pod.meta.uid) {
         return Ok(());

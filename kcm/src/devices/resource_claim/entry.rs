@@ -19,7 +19,7 @@ use crate::pods::refusals::{Attempt, Refusals};
 /// Owner of the fields that this controller applies.
 const FIELD_MANAGER: &str = "ResourceClaimController";
 
-/// The reason why an entry has no claim, in upstream's words.
+/// The reason why an entry has no claim, with upstream's text.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// The entry has neither a claim nor a template.

@@ -59,7 +59,7 @@ impl ResourceClaims {
         writes.caught_up(object, &self.keys.claims, self.keys.queue.waker(key))
     }
 
-    /// Returns true if the cache contains what was written to the objects of `store` for a key.
+    /// Returns true if the cache contains the writes to objects of `store` for a key.
     pub(super) fn cache_has_writes<K: Kind>(
         &self,
         writes: &Consistency,

@@ -50,7 +50,7 @@ fn page() -> String {
         };
         let effect = match effect {
             Effect::Switches(subject) if locked == ", locked" => {
-                format!("{subject}; `{gate}=false` is refused as by upstream, in all versions that can be emulated")
+                format!("{subject}; `{gate}=false` is refused as in upstream, in all versions that can be emulated")
             }
             Effect::Switches(subject) => (*subject).to_owned(),
             Effect::AlwaysOn(reason) if spec.default => {
@@ -98,7 +98,7 @@ fn fixed_gate_is_refused_when_a_value_other_than_its_own_and_its_default_is_name
                 continue;
             }
             let text = problems(&format!("--feature-gates={gate}={value}"));
-            // A gate that others depend on is refused for that, as by upstream.
+            // A gate that others depend on is refused for that, as in upstream.
             let is_needed = text.contains(&format!("depends on features that are disabled: {gate}"));
             let is_refused = text.contains(&format!("{gate} cannot be switched"));
             // A command line that names upstream's default runs here too.
@@ -147,7 +147,7 @@ fn gates_that_a_stage_does_not_change_are_listed() {
 }
 
 #[test]
-fn locked_gate_is_refused_as_by_upstream_unless_an_older_version_is_emulated() {
+fn locked_gate_is_refused_as_in_upstream_unless_an_older_version_is_emulated() {
     for (gate, _) in EFFECTS {
         let Some(spec) = row(gate).specs.last().filter(|spec| spec.locked) else { continue };
         let other = format!("--feature-gates={gate}={}", !spec.default);

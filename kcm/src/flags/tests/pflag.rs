@@ -1,4 +1,4 @@
-//! Single flags, parsed as by pflag, and the message of each error.
+//! Single flags, parsed by the rules of pflag, and the message of each error.
 
 use component::flags::pflag::{Parsed, parse};
 use component::flags::value::Value;
@@ -20,7 +20,7 @@ fn texts(items: &[&str]) -> Value {
 }
 
 #[test]
-fn flags_are_parsed_as_by_pflag() {
+fn flags_are_parsed_by_the_rules_of_pflag() {
     let text = |text: &str| Value::Text(text.to_owned());
     for (line, name, want) in [
         (&["--master=a"][..], "master", text("a")),

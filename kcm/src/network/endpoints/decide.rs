@@ -67,7 +67,7 @@ fn address(service: &Service, pod: &Arc<Pod>) -> Option<Address> {
 pub fn desired(service: &Service, pods: &[Arc<Pod>]) -> Result<DesiredEndpoints, TooLarge> {
     let is_wanted =
         |pod: &&Arc<Pod>| is_endpoint(pod) && (service.publish_not_ready_addresses || !pod.meta.is_deleting());
-    // Pods of one template share their list of named ports, and a subset.
+    // Pods of one template share their list of named ports, and so belong to one subset.
     let mut groups: Vec<(Option<Arc<[NamedPort]>>, Subset)> = Vec::new();
     let is_without_ports = service.ports.is_empty() && service.is_headless();
     for pod in pods.iter().filter(is_wanted) {
@@ -106,8 +106,8 @@ fn labels(service: &Service) -> Labels {
     labels.into()
 }
 
-/// Removes addresses beyond `most`: those that are not ready first, and about the same share of each subset. Returns
-/// true if any were removed. Upstream: pkg/controller/endpoint, truncateEndpoints.
+/// Keeps at most `most` addresses: removes those that are not ready first, and about the same share of each subset.
+/// Returns true if any were removed. Upstream: pkg/controller/endpoint, truncateEndpoints.
 pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.ready.len()).sum();
     let not_ready: usize = subsets.iter().map(|subset| subset.not_ready.len()).sum();

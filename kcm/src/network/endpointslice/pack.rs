@@ -2,7 +2,8 @@
 //!
 //! Slices are never rebalanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
 //! anyway, then the one that they fit into best, and only then new slices. Upstream packs them in any order; here they
-//! keep the given order, so that neighbours share slices. Upstream: k8s.io/endpointslice, reconcileByPortMapping.
+//! keep the given order, so that pods that were created together share slices. Upstream: k8s.io/endpointslice,
+//! reconcileByPortMapping.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -125,7 +125,7 @@ fn endpoints_of(subset: &Subset, max_endpoints: usize, decision: &mut Decision) 
 }
 
 /// Removes all but the last endpoint of each identity: Endpoints may contain an address in two notations, or for two
-/// pods of one name.
+/// pods with the same name.
 fn keep_last_of_each_identity(endpoints: &mut Vec<Endpoint>) {
     let mut known = HashSet::new();
     let is_last: Vec<bool> = endpoints.iter().rev().map(|endpoint| known.insert(identity(endpoint))).collect();

@@ -78,8 +78,8 @@ fn after(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], plan: &Plan) ->
         Arc::new(EndpointSlice::decode(&context, &object).expect("well-formed"))
     };
     let touched = plan.delete.iter().chain(plan.update.iter().map(|(slice, _)| slice));
-    let gone: BTreeSet<_> = touched.map(|slice| slice.meta.name.clone()).collect();
-    let mut all: Vec<_> = existing.iter().filter(|slice| !gone.contains(&slice.meta.name)).cloned().collect();
+    let touched_names: BTreeSet<_> = touched.map(|slice| slice.meta.name.clone()).collect();
+    let mut all: Vec<_> = existing.iter().filter(|slice| !touched_names.contains(&slice.meta.name)).cloned().collect();
     all.extend(plan.update.iter().map(|(slice, contents)| read(&slice.meta.name, contents)));
     let free = (0..).map(|n| format!("db-{n}")).filter(|name| existing.iter().all(|slice| *slice.meta.name != **name));
     all.extend(plan.create.iter().zip(free).map(|(contents, name)| read(&name, contents)));

@@ -86,7 +86,7 @@ mod tests {
             "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"10.0.0.0/22\"} 0.5",
             "node_ipam_controller_cidrset_usage_cidrs{clusterCIDR=\"fd00::/62\"} 0.25",
             "node_ipam_controller_cidrset_allocation_tries_per_request_bucket{le=\"1\",clusterCIDR=\"10.0.0.0/22\"} 2",
-            // The part for services was passed over. An allocation of the first part that is tried counts zero.
+            // The part for services was skipped. An allocation on the first attempt counts zero.
             "node_ipam_controller_cidrset_allocation_tries_per_request_sum{clusterCIDR=\"10.0.0.0/22\"} 1",
             "node_ipam_controller_cidrset_allocation_tries_per_request_sum{clusterCIDR=\"fd00::/62\"} 0",
         ] {

@@ -61,7 +61,7 @@ impl Range {
         u32::from(self.share.range.max_prefix_len() - self.share.prefix)
     }
 
-    /// Returns the parts that overlap with a range; `None` if it lies outside.
+    /// Returns the parts that overlap with a range; `None` if it is outside.
     pub fn parts(&self, other: IpNet) -> Option<Parts> {
         let all = self.share.range;
         if all.contains(&other) {

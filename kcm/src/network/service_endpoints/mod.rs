@@ -23,5 +23,5 @@ use std::time::Duration;
 pub const IDLE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a change waits because a creation for its Service was refused. Traffic follows outdated
-/// endpoints meanwhile.
+/// endpoints in the meantime.
 pub const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(60);

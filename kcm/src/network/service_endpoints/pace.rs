@@ -14,7 +14,7 @@ use std::time::Duration;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// Minimum cooldown. A single slice is written in some ten milliseconds: without a minimum, each write contains two of
+/// Minimum cooldown. A single slice is written in about ten milliseconds: without a minimum, each write contains two of
 /// a hundred changes a second, and there are a third more writes than upstream's.
 const MIN_COOLDOWN: Duration = Duration::from_millis(25);
 
@@ -26,7 +26,7 @@ const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 const MIN_STEP: Duration = Duration::from_millis(1);
 
 /// The time that a write of this controller usually takes: approximately the median of the latest ones, so that it
-/// follows a changed load within some twenty writes, and a single slow write hardly changes it.
+/// follows a changed load within about twenty writes, and a single slow write hardly changes it.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Duration>);
 

@@ -92,7 +92,7 @@ impl OwnChanges {
         self.lock().deletions.remove(uid);
     }
 
-    /// Returns true if a version that the watch delivers is an own write, or will be checked by
+    /// Returns true if a version that the watch delivers was written by this controller, or will be checked by
     /// [`OwnChanges::updated`].
     fn is_own_write(&self, slice: &Meta) -> bool {
         let mut own = self.lock();

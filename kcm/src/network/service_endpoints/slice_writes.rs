@@ -183,7 +183,7 @@ impl SliceWrites {
     }
 
     /// Returns true if a slice that a list by labels does not contain is deleted or being deleted. Otherwise its labels
-    /// were changed, and a key that waited for its deletion would wait in vain.
+    /// were changed, and a key that waited for its deletion would wait forever.
     async fn is_deleted(&self, slice: &Meta) -> Result<bool, WriteError> {
         let fresh =
             self.writer.get(&EndpointSlice::RESOURCE, &slice.key()).await.and_then(|response| Ok(response.meta()?));

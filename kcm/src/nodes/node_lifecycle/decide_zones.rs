@@ -135,8 +135,8 @@ pub struct Zone {
     pub waiting: Waiting,
 }
 
-/// Names of nodes, each once, oldest first. In a large outage all nodes of a zone are here, and each pass looks for
-/// each of them.
+/// Names of nodes without duplicates, oldest first. In a large outage all nodes of a zone are here, and each pass looks
+/// for each of them.
 #[derive(Debug, Default)]
 pub struct Waiting {
     order: VecDeque<Str>,
@@ -181,7 +181,7 @@ impl Zone {
 pub enum DisruptionChange {
     /// There is none.
     None,
-    /// No node of the cluster is ready any longer: all taints are removed and none is added.
+    /// No node of the cluster is ready: all taints are removed and none is added.
     AllFailed,
     /// Some node is ready again: all grace periods restart.
     SomeRecovered,

@@ -38,7 +38,7 @@ const MAX_CONCURRENT_WRITES: usize = 8;
 /// Retries of a status update after conflicts.
 const TRIES: usize = 5;
 
-/// Delay before a taint that could not be written is tried again.
+/// Delay before the write of a taint is retried after a failure.
 const TAINT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Limits from flags.
@@ -548,7 +548,7 @@ impl Monitor {
                 self.metrics.evicted(zone_name);
                 true
             }
-            // The API server's node is ready, tainted already, deleted, or another one of this name.
+            // The API server's node is ready, tainted already, deleted, or another node with this name.
             Ok(false) => {
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.pace.give_back();

@@ -134,7 +134,7 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Requested => Step::AwaitAttach,
             Attachment::Deleting => Step::AwaitDetach,
             Attachment::Absent if !site.node.exists => Step::Idle,
-            // The same request again is conclusive, and attaches the volume nowhere else.
+            // Repeating the request shows the result, and attaches the volume nowhere else.
             Attachment::Uncertain => Step::Attach,
             Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
             Attachment::Absent => Step::Attach,

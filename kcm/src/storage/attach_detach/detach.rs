@@ -101,7 +101,7 @@ impl AttachDetach {
         Ok(is_released)
     }
 
-    /// Returns a node as the API server has it.
+    /// Reads a node from the API server.
     pub async fn read_node(&self, name: &Str) -> Result<Arc<Option<Node>>, ReconcileError> {
         let read = self.node_reads.get(name).await;
         read.map_err(|error| ReconcileError::new(format!("failed to read node {name} from the API server: {error}")))

@@ -90,8 +90,8 @@ fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<
     change.new.and_then(|claim| caches.name_of_claim(claim)).into_iter().collect()
 }
 
-/// Returns the volume of a PersistentVolume whose definition has changed. Most new ones have no node yet: a manager that
-/// starts does not reconcile thousands of them, and what refers to a volume later requeues it.
+/// Returns the volume of a PersistentVolume whose definition has changed. Most new ones have no node yet: a manager
+/// that starts does not reconcile thousands of them. An object that refers to a volume later requeues it.
 fn of_persistent_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) -> Vec<Str> {
     if let (None, Some(new)) = (change.old, change.new) {
         let name = of_volume(new).filter(|name| shared.caches.may_have_places(name, new, &shared.memory));
@@ -116,7 +116,7 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     if let Some(name) = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment)) {
         return vec![name];
     }
-    // Its volume was deleted: what is remembered about the node still names it.
+    // Its volume was deleted: the remembered state of the node still names it.
     let mut names = shared.memory.of_node(&attachment.node);
     names.retain(|name| match Plugin::of(name) {
         Some(Plugin::Csi { driver, handle }) => {
@@ -137,7 +137,7 @@ fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
-/// Returns all volumes of a driver whose volumes must be attached from now on, or need not be any longer: those of the
+/// Returns all volumes of a driver whose volumes must be attached from now on, or no longer need to be: those of the
 /// cluster, those that pods define themselves, and those that are attached. A driver's object is rarely changed.
 fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);

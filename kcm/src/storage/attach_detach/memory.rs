@@ -115,7 +115,7 @@ impl Memory {
     }
 
     /// Stores the nodes of a volume, of those in the scope. Returns the nodes that have to be reconciled: their lists need
-    /// not wait for this volume any longer.
+    /// no longer wait for this volume.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
         let State { volumes, by_pod, by_node, lists } = &mut *state;

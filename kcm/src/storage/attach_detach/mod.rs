@@ -2,9 +2,9 @@
 //! afterwards.
 //!
 //! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after it has
-//! detached it, and a node's status lists what its kubelet may mount. A reconcile of a volume derives everything else
-//! from the caches, so that a crash between any two writes loses nothing. Upstream: pkg/controller/volume/attachdetach;
-//! driven by events instead of a loop.
+//! detached it, and a node's status lists the volumes that its kubelet may mount. A reconcile of a volume derives
+//! everything else from the caches, so that a crash between any two writes loses nothing. Upstream:
+//! pkg/controller/volume/attachdetach; driven by events instead of a loop.
 //!
 //! Order of the writes, which kubelets rely on:
 //!

@@ -1,8 +1,8 @@
 //! The list of attached volumes in a node's status: which entries a write adds and removes, and when it is sent.
 //!
-//! Nothing but the load of the API server delays a volume that moves alone with its pod: from the moment when its kubelet
-//! has released it until the next kubelet may mount it pass four writes (list, deletion, attachment, list), the watch
-//! events after them, and the driver's time. If other changes of a node are about to follow, its next write waits for them.
+//! A volume that moves alone with its pod is delayed only by the load of the API server: between its release by one
+//! kubelet and its mount by the next one are four writes (list, deletion, attachment, list), their watch events, and
+//! the driver's time. If other changes of a node are about to follow, its next write waits for them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use kinds::Str;
 use kinds::node_volumes::AttachedVolume;
 use tokio::time::Instant;
 
-/// A slow API server gets fewer and larger writes: between two writes of a node pass this many times the duration of
-/// the last one. Upstream's writes of all nodes follow each other, so that with more nodes a node waits longer.
+/// Minimum time between two writes of a node, as a multiple of the duration of the last one: a slow API server gets
+/// fewer and larger writes. Upstream writes one node after the other, so that a node waits longer in a larger cluster.
 const PAUSE_FACTOR: u32 = 20;
 /// Maximum time between two writes of a node while no further change is expected.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -63,13 +63,13 @@ impl NodeList {
         self.expected.insert(volume.clone());
     }
 
-    /// Notes that no change of a volume's entry is expected any longer. Returns true if it was the last one: a write that
+    /// Notes that a change of a volume's entry is no longer expected. Returns true if it was the last one: a write that
     /// waits need not wait longer.
     pub fn expect_no_change(&mut self, volume: &str) -> bool {
         self.expected.remove(volume) && self.expected.is_empty()
     }
 
-    /// Removes what is known about a volume that has nothing to do with the node. Returns true if the last expected change
+    /// Removes the decisions about a volume that no longer concerns the node. Returns true if the last expected change
     /// was that of this volume.
     pub fn forget(&mut self, volume: &str) -> bool {
         self.decisions.remove(volume);

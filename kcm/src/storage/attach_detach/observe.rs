@@ -102,7 +102,7 @@ pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Op
     })
 }
 
-/// Returns the state of a node as the API server or the cache has it.
+/// Returns the state of a node that was read from the API server or the cache.
 pub fn state_of(node: Option<&Node>) -> NodeState {
     let Some(node) = node else { return NodeState::default() };
     NodeState {

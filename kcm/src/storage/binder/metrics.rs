@@ -29,7 +29,7 @@ const NO_PLUGIN: &str = "N/A";
 
 #[derive(Debug, Clone)]
 struct FirstAttempt {
-    /// The claim or volume. Another one may have got its name.
+    /// The claim or volume. Another one may now have its name.
     uid: Uid,
     plugin: String,
     at: Instant,

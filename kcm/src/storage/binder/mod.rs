@@ -55,7 +55,7 @@ use volume_sync::Volumes;
 const COMPONENT: &str = "persistentvolume-controller";
 
 /// Number of claims, and of volumes, that are reconciled concurrently. Upstream has one worker each, which limits it to
-/// some 30 bindings a second; here a volume is reserved for one claim before it is written.
+/// about 30 bindings per second; here a volume is reserved for one claim before it is written.
 const WORKERS: usize = 40;
 
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.

@@ -20,7 +20,7 @@ const REPEAT: Duration = Duration::from_secs(5 * 60);
 
 /// The last event of an object.
 struct Last {
-    /// The object. Another one may have got its name.
+    /// The object. Another one may now have its name.
     uid: Uid,
     /// Hash of the event. Its text may name thousands of pods, and each of these pods may use thousands of claims.
     notice: u64,
@@ -37,7 +37,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Returns an empty memory of events.
+    /// Returns a record without events.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, last: Mutex::default() }
     }

@@ -23,7 +23,7 @@ pub enum Progress {
     Running,
     /// The volume is empty.
     Succeeded,
-    /// The volume may not be empty; it is tried again later.
+    /// The volume may still contain data; the wipe is retried later.
     Failed(String),
 }
 
@@ -99,11 +99,11 @@ impl Binder {
         }
     }
 
-    /// Deletes the pod that wipes a volume, which may not be wiped any longer: it was deleted, or an administrator made it
-    /// available or has changed its policy. Differs from upstream, whose pod goes on.
+    /// Deletes the pod that wipes a volume that must no longer be wiped: it was deleted, or an administrator made it
+    /// available or has changed its policy. Differs from upstream, whose pod continues.
     pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
         let Some(run) = self.recycling.get(volume) else { return Ok(()) };
-        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod of a volume that may not be wiped any longer");
+        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod: its volume must not be wiped");
         match self.writer.delete(&Pod::RESOURCE, &run.key, &run.pod).await {
             Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
             _ => {

@@ -196,7 +196,7 @@ impl VolumeIndex {
     /// Ends a hold. After a write, the volume stays hidden until a record of the written version has arrived; `current`
     /// is the version of the present record.
     pub fn release(&mut self, (volume, claim): (&Str, &ObjectKey), written: Option<u64>, current: Option<u64>) {
-        // The volume may have been deleted and created again meanwhile, and is held for another claim.
+        // The volume may have been deleted and created again in the meantime, and is held for another claim.
         let Some((hold, _)) = self.holds.get_mut(volume).filter(|(_, holder)| holder == claim) else { return };
         match written.zip(current).filter(|(written, current)| current < written) {
             Some((written, _)) => *hold = Hold::Written(written),

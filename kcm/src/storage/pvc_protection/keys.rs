@@ -33,8 +33,8 @@ impl Keys {
         }
     }
 
-    /// Adds the claims of a pod that started or stopped to use them. A change can also replace one pod by another one of
-    /// its name; then the claims of both are added.
+    /// Adds the claims of a pod that started or stopped to use them. A change can also replace one pod by another one
+    /// with its name; then the claims of both are added.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         match (change.old, change.new) {
             (Some(old), Some(new)) if old.meta.uid == new.meta.uid => {

@@ -36,7 +36,7 @@ const QUEUE: &str = "pvcprotection";
 const WORKERS: usize = 64;
 
 /// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes, so that as many
-/// claims are freed in a second as by upstream, whose writes are based on the cache.
+/// claims are released per second as in upstream, whose writes are based on the cache.
 const QPS_FACTOR: u16 = 2;
 const BURST_FACTOR: u32 = 2;
 

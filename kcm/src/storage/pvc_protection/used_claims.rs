@@ -13,7 +13,7 @@ use kinds::whole::WholeObject;
 use runtime::lock::lock;
 
 /// Maximum size in bytes of all claims together; those that were kept first are dropped first. A claim without managed
-/// fields has some 700 bytes.
+/// fields has about 700 bytes.
 const LIMIT: usize = 2 << 20;
 
 #[derive(Debug)]

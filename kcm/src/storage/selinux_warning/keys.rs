@@ -73,7 +73,7 @@ fn of_volume<'a>(change: &Change<'a, PersistentVolume>) -> Option<&'a ClaimRef> 
     (before != claim.uid.as_ref()).then_some(claim)
 }
 
-/// Returns the name of a driver that began or ceased to support mounting volumes with a label.
+/// Returns the name of a driver whose support for mounting volumes with a label has changed.
 fn of_driver<'a>(change: &Change<'a, CsiDriver>) -> Option<&'a str> {
     let supports = |driver: Option<&Arc<CsiDriver>>| driver.is_some_and(|driver| driver.selinux_mount);
     let driver = change.new.or(change.old)?;

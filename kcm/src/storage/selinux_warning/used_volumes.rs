@@ -270,7 +270,7 @@ impl UsedVolumes {
 }
 
 impl State {
-    /// Removes a pod from the volumes that it does not use any longer.
+    /// Removes a pod from the volumes that it no longer uses.
     fn remove_pod_except_from(&mut self, pod: &ObjectKey, kept: &HashSet<&Str>) {
         for name in self.by_pod.remove(pod).unwrap_or_default() {
             if kept.contains(&name) {

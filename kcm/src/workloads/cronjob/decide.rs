@@ -121,7 +121,7 @@ pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
     }
 }
 
-/// Returns the message of the event `MissSchedule`, with the time as Go's RFC1123Z has it.
+/// Returns the message of the event `MissSchedule`, with the time in the format of Go's RFC1123Z.
 pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }

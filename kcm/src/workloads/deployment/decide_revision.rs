@@ -194,8 +194,8 @@ pub fn rollback(deployment: &Deployment, sets: &Sets, requested_revision: i64) -
 /// back too. Upstream: pkg/controller/deployment/util, SetDeploymentAnnotationsTo.
 fn annotations_of(deployment: &Deployment, set: &ReplicaSet) -> AnnotationEdits {
     let foreign = |(key, _): &&(Str, Str)| !is_own(key);
-    let gone = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());
-    let mut edits: AnnotationEdits = gone.map(|(key, _)| (key.clone(), None)).collect();
+    let removed = deployment.annotations.iter().filter(foreign).filter(|(key, _)| set.annotation(key).is_none());
+    let mut edits: AnnotationEdits = removed.map(|(key, _)| (key.clone(), None)).collect();
     for (key, value) in set.annotations.iter().filter(foreign) {
         edit(&mut edits, deployment.annotation(key), key, value);
     }

@@ -150,7 +150,7 @@ pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool 
         || after.available_replicas > before.available_replicas
 }
 
-/// Returns true if the last progress lies further back than the deadline. A rollout that was completed once does not
+/// Returns true if the last progress is older than the deadline. A rollout that was completed once does not
 /// time out. Upstream: pkg/controller/deployment/util, DeploymentTimedOut.
 pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> bool {
     let (Some(deadline), Some(condition)) = (progress_deadline(deployment), condition(status, PROGRESSING)) else {

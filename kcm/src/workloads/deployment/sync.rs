@@ -374,7 +374,7 @@ impl Deployments {
             self.consistency.deleting(work.key, &ReplicaSet::RESOURCE, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
-                // Already deleted, or replaced by another set of its name: the watch will deliver that.
+                // Already deleted, or replaced by another set with its name: the watch will deliver that.
                 Err(error) if error.is_object_deleted() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);

@@ -62,7 +62,7 @@ impl AnnouncedDisruptions {
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
     let due = i128::from(since.0) * 1_000_000_000 + VALIDITY.as_nanos() as i128;
-    // A time in the far future is valid for long, not expired.
+    // A time in the far future is not expired.
     let left = u64::try_from((due - now.as_nanosecond()).max(0)).unwrap_or(u64::MAX);
     Some(Duration::from_nanos(left))
 }

@@ -50,7 +50,7 @@ pub fn subscribe(
 }
 
 /// Returns the key of a budget that changed. A deleted one is reconciled too, so that its state is forgotten before
-/// another one of its name is created.
+/// another one with its name is created.
 pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
     Some(change.new.or(change.old)?.meta.key())
 }

@@ -47,7 +47,7 @@ impl ScaleError {
 type Scale = (Uid, i32);
 
 impl Owners {
-    /// Adds up the scales of the pods' controllers, each once.
+    /// Adds up the scales of the pods' controllers. Each controller counts once.
     pub async fn desired_pods(&self, pods: &[Arc<Pod>]) -> Result<DesiredPods, ScaleError> {
         let mut desired = DesiredPods::default();
         let mut scales: HashMap<Uid, i32> = HashMap::new();
@@ -89,7 +89,7 @@ impl Owners {
             "ReplicaSet" if is_workload(owner) => {
                 let set = self.replica_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
                 match set.meta.controller().filter(|above| &*above.kind == Deployment::RESOURCE.kind) {
-                    // A kind of this name in another group: the set's own scale counts, by its subresource.
+                    // A kind with this name in another group: the set's own scale counts, by its subresource.
                     Some(above) if !is_workload(above) => None,
                     Some(above) => {
                         let found = self.deployments.get_with_uid(namespace, &above.name, &above.uid)?;

@@ -46,7 +46,7 @@ pub struct BudgetEvent {
     message: String,
 }
 
-/// The last events about a budget, with the uid of the object that they are about: another budget of its name gets
+/// The last events about a budget, with the uid of the object that they are about: another budget with its name gets
 /// its own.
 #[derive(Debug)]
 pub struct RecordedEvents {

@@ -43,7 +43,7 @@ pub struct Settings {
     pub tolerance: f64,
 }
 
-/// The memory of one autoscaler, with the uid of the object that it belongs to.
+/// The state of one autoscaler, with the uid of the object that it belongs to.
 pub struct OwnedMemory {
     owner: Uid,
     memory: Arc<Mutex<Memory>>,
@@ -204,7 +204,7 @@ impl Autoscalers {
         })
     }
 
-    /// Returns the memory of an autoscaler: an empty one if the object is new, or was deleted and created again.
+    /// Returns the state of an autoscaler: an empty one if the object is new, or was deleted and created again.
     fn memory(&self, key: &ObjectKey, uid: &Uid) -> Arc<Mutex<Memory>> {
         let mut memories = lock(&self.memories);
         let new = || OwnedMemory { owner: uid.clone(), memory: Arc::default() };

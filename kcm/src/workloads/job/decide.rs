@@ -277,8 +277,8 @@ impl View<'_> {
         if !self.job.restarts_in_place {
             return false;
         }
-        let alive = self.pods.iter().filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending));
-        let restarts = alive.filter_map(|pod| pod.ending.as_deref()).map(|ending| ending.restarts);
+        let unfinished = self.pods.iter().filter(|pod| matches!(pod.phase, Phase::Running | Phase::Pending));
+        let restarts = unfinished.filter_map(|pod| pod.ending.as_deref()).map(|ending| ending.restarts);
         restarts.fold(0, i32::saturating_add) >= self.job.backoff_limit.max(1)
     }
 }

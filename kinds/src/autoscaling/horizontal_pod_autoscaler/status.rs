@@ -35,7 +35,7 @@ pub struct AutoscalerCondition {
     pub status: Str,
     /// Machine-readable reason.
     pub reason: Str,
-    /// Message for people.
+    /// Human-readable message.
     pub message: Box<str>,
     /// Time of the last change of its status.
     pub last_transition: Time,

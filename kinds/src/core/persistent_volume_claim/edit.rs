@@ -1,4 +1,4 @@
-//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the inside of
+//! Changed copies of a PersistentVolumeClaim for a PUT. Each function takes and returns a whole object (the content of
 //! the envelope), so that edits can be chained; fields that this program does not know are kept.
 
 use super::Phase;

@@ -174,7 +174,7 @@ impl PersistentVolumeClaim {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Returns the VolumeAttributesClasses that it has, requests or is being changed to, each once.
+    /// Returns the VolumeAttributesClasses that it has, requests or is being changed to, without duplicates.
     pub fn attributes_classes(&self) -> impl Iterator<Item = &Str> {
         let all = [&self.attributes_class, &self.current_attributes_class, &self.target_attributes_class];
         all.into_iter()
@@ -183,7 +183,7 @@ impl PersistentVolumeClaim {
             .map(|(_, name)| name)
     }
 
-    /// Returns a whole object (the inside of the envelope) with these owners instead of its own, for a PUT.
+    /// Returns a whole object (the content of the envelope) with these owners instead of its own, for a PUT.
     ///
     /// # Errors
     /// When `object` is not well-formed.

@@ -55,7 +55,7 @@ pub struct Gate {
     pub status: Status,
     /// Its reason, for machines.
     pub reason: Str,
-    /// Its message, for people.
+    /// Its human-readable message.
     pub message: Str,
 }
 

@@ -22,8 +22,8 @@ pub struct SeLinux {
 pub struct SeLinuxMount {
     /// Name of the volume.
     pub volume: Str,
-    /// Labels of the containers that mount it, each once, as `user:role:type:level`; empty for options without any
-    /// value. Containers without options are left out.
+    /// Labels of the containers that mount it, without duplicates, as `user:role:type:level`; empty for options without
+    /// any value. Containers without options are left out.
     pub labels: Box<[Str]>,
 }
 

@@ -67,8 +67,8 @@ impl Instances for Ec2Instances {
 }
 
 impl Ec2Instances {
-    /// Adds topology labels to Nodes that lack them. Labels that AWS does not provide are skipped: no label is worth a
-    /// delay of a Node.
+    /// Adds topology labels to Nodes that lack them. Labels that AWS does not provide are skipped: a missing label must
+    /// not delay a Node.
     async fn label(
         &self,
         session: &Session,
@@ -207,10 +207,10 @@ async fn by_name(session: &Session, names: &[String]) -> Found {
 /// networks of the same range.
 fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filter> {
     use InstanceStateName::{Pending, Running, ShuttingDown, Stopped, Stopping};
-    let alive = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());
+    let existing = [Pending, Running, ShuttingDown, Stopping, Stopped].map(|state| state.as_str().to_owned());
     let names = filter("private-dns-name", names.to_vec());
     let own = cluster.filter().unwrap_or_else(|| filter("vpc-id", vec![vpc.to_owned()]));
-    vec![names, filter("instance-state-name", alive.to_vec()), own]
+    vec![names, filter("instance-state-name", existing.to_vec()), own]
 }
 
 /// Returns the instance of each name, or an error for a name of several instances: a provider ID is never changed

@@ -22,7 +22,7 @@ const SKIP_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// After a failure that a retry may fix, nothing is read for this time.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The network layers above instances; remembers the instances without topology.
+/// The network layers above instances, with a list of the instances without topology.
 #[derive(Debug, Default)]
 pub(crate) struct Topology(Mutex<Skipped>);
 

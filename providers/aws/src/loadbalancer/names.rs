@@ -30,7 +30,7 @@ const GROUP_RULE: &str = "kubernetes.io/service-uid=";
 pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
 /// The Service, as `namespace/name`. Upstream: AWS Load Balancer Controller, tracking provider.
 pub(crate) const STACK: &str = "service.k8s.aws/stack";
-/// The part of the Service's stack that a resource is.
+/// The identifier of a resource within the Service's stack.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
 
 /// The upstream controller responsible for a Service. Names, tags and defaults differ.
@@ -86,8 +86,8 @@ fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &["rules", &cluster.id, &id.uid])
 }
 
-/// Returns the names that rules of a Service's load balancer may have. Earlier versions used the first one with all names
-/// that users chose.
+/// Returns the names that rules of a Service's load balancer may have. Earlier versions used the first one for every
+/// name that a user chose.
 pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
     [
         balancer(Flavour::CloudProvider, id, Scheme::Internal),
@@ -112,7 +112,8 @@ pub(crate) fn target_group(
     group(id, &id.name, &[balancer, &ports(port, node_port)], target_type, protocol, ipv6)
 }
 
-/// Returns the name of a target group for a port of another Service; it differs where the name of an own one would.
+/// Returns the name of a target group for a port of another Service; it differs where the names of the Service's own
+/// groups would.
 pub(crate) fn backend(
     id: &LoadBalancerId,
     balancer: &str,
@@ -142,18 +143,19 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one of its name.
+/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one with the same
+/// name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
     name == id.default_name() || name.starts_with(&prefix)
 }
 
-/// Returns the part of a Service's stack that the target group of a port is, for its own or another Service's port.
+/// Returns the identifier, within a Service's stack, of the target group of its own or another Service's port.
 pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
     format!("{namespace}/{service}:{port}")
 }
 
-/// Returns the part of a Service's stack that a target group is, if it was made for another Service.
+/// Returns the identifier of a target group within a Service's stack, if it was made for another Service.
 pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
     let part = tags.get(RESOURCE)?;
     let (service, _) = part.rsplit_once(':')?;

@@ -73,7 +73,7 @@ impl Owner {
         })
     }
 
-    /// Returns true if the Service is this one, and no earlier one of its name, according to the tags.
+    /// Returns true if the tags name this Service, and not an earlier one with the same name.
     pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
@@ -108,7 +108,7 @@ pub(crate) fn evidence(tags: &Tags, cluster: &ClusterTags, id: &LoadBalancerId) 
 /// Returns true if a resource is a part of a stack of the AWS Load Balancer Controller whose adoption by this Service
 /// began.
 ///
-/// The uid alone does not say that: a Service that moves to the controller has a load balancer of ours and a stack of
+/// The uid alone does not prove that: a Service that moves to the controller has a load balancer of ours and a stack of
 /// the controller for a while.
 pub(crate) fn claims_stack(tags: &Tags, evidence: Option<Evidence>) -> bool {
     evidence == Some(Evidence::Uid) && tags.contains_key(STACK)

@@ -179,7 +179,7 @@ impl Step {
         step
     }
 
-    /// Returns true if the step is about targets. They change all the time, without another client.
+    /// Returns true if the step is about targets. They change constantly, even without another client.
     pub(crate) fn is_about_targets(&self) -> bool {
         matches!(self, Self::Register { .. } | Self::Deregister { .. } | Self::Record { .. })
     }

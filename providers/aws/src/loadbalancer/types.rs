@@ -86,7 +86,7 @@ pub(crate) struct HealthCheck {
     pub unhealthy: u32,
 }
 
-/// The word for probes at the port of the traffic.
+/// The keyword for probes at the port of the traffic.
 pub(crate) const TRAFFIC_PORT: &str = "traffic-port";
 
 impl HealthCheck {
@@ -217,7 +217,7 @@ pub(crate) struct Listener {
     pub tags: Tags,
     pub group: TargetGroup,
     /// Other target groups that traffic goes to, by ARN, or by name for those of [`Desired::backends`]; `None`: only
-    /// the own one.
+    /// the listener's own one.
     pub spread: Option<Spread<String>>,
 }
 
@@ -282,7 +282,7 @@ pub(crate) struct Tagging {
 /// The spread of a listener's traffic; `P` identifies the other destinations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spread<P> {
-    /// The weight of the own target group.
+    /// The weight of the listener's own target group.
     pub own: i32,
     /// Others, with their weights.
     pub others: Vec<(P, i32)>,

@@ -209,7 +209,7 @@ fn empty_fields_of_a_kubeconfig_count_as_missing() {
 }
 
 #[test]
-fn credentials_of_a_user_are_used_as_by_client_go() {
+fn credentials_of_a_user_are_used_as_in_client_go() {
     let directory = TempDir::new().expect("a directory");
     let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "none", "interactiveMode": "Never"});
     // (name, user, has a password, runs the plugin)

@@ -170,7 +170,7 @@ async fn refused_credentials_of_an_exec_plugin_are_renewed_together() {
         .await;
         write_credential(&bed, "first", if token.is_empty() { "" } else { "first-token" });
         use_plugin(&bed);
-        // Longer than the test: the connections are not found outdated by chance.
+        // Longer than the test, so that the regular check does not find outdated connections.
         let options = ConnectOptions { reload_interval: Duration::from_secs(600), ..bed.options() };
         let clients = connect(&options).await.expect("clients");
         *accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(write_credential(&bed, "second", token));

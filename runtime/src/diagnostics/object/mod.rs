@@ -55,7 +55,7 @@ pub(super) struct Object {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Wait {
     pub(super) what: WaitKind,
-    /// A sentence for people.
+    /// A human-readable sentence.
     pub(super) text: String,
     /// The program or person that has to act.
     pub(super) by: String,

@@ -1,4 +1,4 @@
-//! Expositions of whole registries: native buckets as Prometheus' Go library has them, and equal content of all formats.
+//! Expositions of whole registries: native buckets as in Prometheus' Go library, and equal content of all formats.
 //!
 //! `recorded.jsonl` has the Go library's results; `record.go` next to it records them.
 

@@ -36,7 +36,7 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 /// later.
 const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Kinds that all clients write all the time and that have no dependents. Upstream: pkg/controller/garbagecollector,
+/// Kinds that all clients write constantly and that have no dependents. Upstream: pkg/controller/garbagecollector,
 /// DefaultIgnoredResources.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 

@@ -21,7 +21,7 @@ mod workloads;
 
 use cluster_tests::{Case, cases, run};
 
-// One line for each test: longer than 60 lines on purpose.
+// One line for each test: intentionally longer than 60 lines.
 fn main() -> std::process::ExitCode {
     if let Some(code) = cluster_tests::programs::as_called() {
         return code;
@@ -91,9 +91,9 @@ fn main() -> std::process::ExitCode {
         },
         robustness::hostile_names::{
             pods_of_jobs_with_hostile_names_are_released,
-            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream,
+            secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_in_upstream,
         },
-        robustness::hostile_tenant::{misbehaving_aggregated_apis_cost_others_nothing},
+        robustness::hostile_tenant::{misbehaving_aggregated_apis_do_not_delay_others},
         robustness::refusing_admission::{
             creations_that_a_policy_refuses_are_repeated_with_backoff,
             creations_that_a_webhook_fails_are_repeated_with_backoff,
@@ -268,7 +268,7 @@ fn main() -> std::process::ExitCode {
             frozen_lease_watch_marks_no_node_unresponsive, toleration_seconds_end_and_are_cancelled,
         },
         upstream::operations::{kubeadms_command_line_runs_unchanged},
-        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_by_upstream},
+        api::policy_corpus::{expressions_of_the_corpus_are_checked_as_in_upstream},
         api::owners::{
             pairs_deleted_in_the_foreground_together_are_all_deleted, hostile_owner_names_affect_no_other_object,
             owner_that_no_watch_delivers_is_deleted_with_its_own_owner,
@@ -315,9 +315,9 @@ fn main() -> std::process::ExitCode {
     ]
     .into();
     cases.extend(cases![Ignored:
-        workloads::refused_creations::{refused_namespace_costs_others_no_time},
+        workloads::refused_creations::{refused_namespace_does_not_delay_others},
         robustness::hostile_tenant::{
-            hostile_objects_cost_other_namespaces_nothing, hostile_rates_cost_other_namespaces_nothing,
+            hostile_objects_do_not_delay_other_namespaces, hostile_rates_do_not_delay_other_namespaces,
             hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager,
         },
         cloud::takeover::{nodes_and_services_are_unchanged_by_a_takeover},
@@ -326,9 +326,9 @@ fn main() -> std::process::ExitCode {
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
-        gates::native_histograms::{histograms_are_served_as_by_upstream},
+        gates::native_histograms::{histograms_are_served_as_in_upstream},
         nodes::failure::{
-            failing_nodes_are_handled_as_by_upstream, lost_nodes_recover_under_the_other_manager,
+            failing_nodes_are_handled_as_in_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,
         },
         network::endpoints::{upstreams_slices_are_kept_after_a_takeover},
@@ -339,7 +339,7 @@ fn main() -> std::process::ExitCode {
         workloads::cronjob::{refused_job_is_not_repeated_by_changes_of_its_cronjob},
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
-        api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream},
+        api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstream},
         upstream::small_controllers_takeover::{small_controllers_continue_under_the_other},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,

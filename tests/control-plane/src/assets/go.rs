@@ -229,7 +229,7 @@ fn run_go(recipe: &Recipe, folder: &Path) -> Result<()> {
         .spawn()
         .context("run go")?;
     let title = recipe.title;
-    eprintln!("control-plane: building {title} with Go (once; the first build takes some ten minutes)");
+    eprintln!("control-plane: building {title} with Go (once; the first build takes about ten minutes)");
     let start = Instant::now();
     let mut reported = start;
     let status = loop {

@@ -1,11 +1,11 @@
 //! The control plane's programs: from `KUBEBUILDER_ASSETS`, the cache, or one build with Go.
 //!
 //! - `KUBEBUILDER_ASSETS` names a folder with `kube-apiserver`, `etcd` and
-//!   `kubectl` of Kubernetes 1.37, as envtest has it. Missing programs come from
+//!   `kubectl` of Kubernetes 1.37, in envtest's layout. Missing programs come from
 //!   the cache.
 //! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
 //!   cache folder; in it is one folder for each version of the Go module.
-//! - The build takes some ten minutes the first time, and happens once: other
+//! - The build takes about ten minutes the first time, and happens once: other
 //!   processes that need the same programs wait for it.
 
 mod build;
@@ -87,7 +87,8 @@ pub struct Assets {
 impl Assets {
     /// Returns API server, scheduler, kubectl, etcd and kwok, built if necessary.
     ///
-    /// Blocks, for minutes if it builds; progress goes to standard error. The error names what to install or to free.
+    /// Blocks, for minutes if it builds; progress is printed to standard error. The error names programs to install, or
+    /// space to free.
     pub fn base() -> Result<Self> {
         Self::of(&[Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl, Program::Kwok])
     }

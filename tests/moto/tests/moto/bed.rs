@@ -33,7 +33,7 @@ pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
     provider_of(moto.cloud_config())
 }
 
-/// Like [`provider`], where what an earlier process created last is listed after this time, not after a minute.
+/// Like [`provider`]; the last resources of an earlier process are listed after this time instead of a minute.
 pub fn provider_with_visibility(moto: &Moto, visible: Duration) -> Result<Arc<dyn CloudProvider>> {
     moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     let context =

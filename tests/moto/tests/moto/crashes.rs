@@ -1,4 +1,4 @@
-//! Processes that end during a creation: the next one does not see what they have created last, because AWS shows it late.
+//! Processes that end during a creation: AWS does not list their last resource yet when the next process reads.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
     let retried = async {
         loop {
             match process.ensure(one, all).await {
-                // What it has just created is not visible yet.
+                // Its last resource is not visible yet.
                 Err(error) if is_retried(&error) => tokio::time::sleep(RETRY).await,
                 ensured => bail!("it ended before change {nth}: {ensured:?}"),
             }
@@ -45,7 +45,7 @@ async fn has_no_resources(moto: &Moto) -> Result<()> {
     Ok(())
 }
 
-/// The Service is deleted before the next process sees any of its resources.
+/// The Service is deleted before any of its resources is visible to the next process.
 pub async fn deletion_finds_what_an_earlier_process_created_last(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -60,7 +60,7 @@ pub async fn deletion_finds_what_an_earlier_process_created_last(_: Space) -> Re
     Ok(())
 }
 
-/// The Service is deleted after a response was lost, and before the process sees the resource.
+/// The Service is deleted after a response was lost, and before the resource is visible.
 pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -220,7 +220,8 @@ pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_i
     has_no_resources(&moto).await
 }
 
-/// The Service changes before the next process, to which AWS returns as created what an earlier one has created.
+/// The Service changes before the next process starts; AWS returns to it, as created, a resource of the earlier
+/// process.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;

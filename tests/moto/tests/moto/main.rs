@@ -1,7 +1,7 @@
 //! ccm on AWS: moto behind a proxy that injects faults, the real SDK, and a real API server.
 //!
 //! Each test ends with the check that every registered target is reachable and was never cut off. A test with targets
-//! that are unreachable on purpose gives the reason: `ignore_reachability`.
+//! that are intentionally unreachable gives the reason: `ignore_reachability`.
 //!
 //! `cargo test -p moto --test moto` runs them.
 
@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use cluster_tests::{Case, cases, run};
 
-// One line for each test: longer than 60 lines on purpose.
+// One line for each test: intentionally longer than 60 lines.
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
         alb::{application_load_balancer_is_the_target_of_a_service},

@@ -76,7 +76,7 @@ pub async fn rules_of_nodes_have_no_marks_of_the_controller(_: Space) -> Result<
     let groups = moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
     ensure!(groups.is_empty(), "the controller would delete {groups:?}");
 
-    // A rule that is revoked nevertheless is added again, with a warning.
+    // A rule that another client revokes is added again, with a warning.
     let ids = texts(&rules, "securityGroupRuleId");
     for id in &ids {
         let one = [("GroupId", &*moto.network.group), ("SecurityGroupRuleId.1", id)];
@@ -212,7 +212,7 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
 }
 
 /// The nodes' only group has no tag, so that its rules may not be changed: that is a warning, and the load balancer is
-/// created nevertheless.
+/// still created.
 pub async fn untagged_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

@@ -219,7 +219,7 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
 }
 
 /// The address of a deleted pod is that of a later one, behind another interface: its security group is opened although the
-/// address was looked up a moment ago.
+/// address was just looked up.
 pub async fn later_pod_with_the_same_address_is_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

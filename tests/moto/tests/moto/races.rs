@@ -16,7 +16,7 @@ pub async fn shared_group_is_deleted_when_deletions_overlap(_: Space) -> Result<
     delete_overlapping(&moto, &dns(1, 30_053, &[]), &dns(2, 31_053, &[])).await
 }
 
-/// A rule of two load balancers without security groups is not handed over to the one that was deleted meanwhile.
+/// A rule of two load balancers without security groups is not handed over to the one that was deleted in the meantime.
 pub async fn shared_rule_is_revoked_when_deletions_overlap(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let bare = [("disable-nlb-sg", "true")];

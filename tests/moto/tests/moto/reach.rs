@@ -188,8 +188,8 @@ pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()>
     Ok(())
 }
 
-/// Creates a load balancer with the name of a Service's, as a copy of the cluster has it, and a rule for it in the nodes'
-/// group. Returns the description of the rule.
+/// Creates a load balancer with the name of a Service's, as a copy of the cluster would create it, and a rule for it in
+/// the nodes' group. Returns the description of the rule.
 async fn copy_of(moto: &Moto, id: &LoadBalancerId, port: &str) -> Result<String> {
     let (name, subnet) = (id.default_name(), &moto.network.subnets[0]);
     let copy = [

@@ -92,7 +92,7 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
     Ok(())
 }
 
-/// A name that a user gives is checked against the tags of what AWS returns, which are visible late.
+/// A name that a user gives is checked against the tags of the returned load balancer, which are visible late.
 pub async fn named_load_balancer_is_deleted_when_its_tags_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -1,4 +1,4 @@
-//! A cluster's claim on this machine: an index, and a folder that lists what to remove if its owner is killed.
+//! A cluster's claim on this machine: an index, and a folder with the list of things to remove if its owner is killed.
 
 mod choice;
 mod footprint;
@@ -107,7 +107,7 @@ impl Drop for Bed {
     fn drop(&mut self) {
         let is_own = is_current(self.owner.file(), &folder(self.index).join(OWNER));
         if is_own && let Ok(Some(_keeper)) = lock(self.index, KEEPER) {
-            // What cannot be removed stays recorded for the next claim.
+            // An entry that cannot be removed stays recorded for the next claim.
             let _ = remove_leaked(self.index).and_then(|()| forget(self.index));
         }
     }
@@ -236,7 +236,7 @@ pub fn forget(index: u8) -> Result<()> {
     Ok(())
 }
 
-/// Excludes other processes from changes of what all clusters share.
+/// Excludes other processes from changes of shared resources of all clusters.
 fn lock_all() -> Result<FileLock> {
     let folder = File::open(ROOT).with_context(|| format!("open {ROOT}"))?;
     FileLock::lock(folder).with_context(|| format!("lock {ROOT}"))

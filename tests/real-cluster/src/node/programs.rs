@@ -89,7 +89,7 @@ fn search_path(own: &OsStr) -> Result<OsString> {
     env::join_paths(folders).context("join the folders of programs")
 }
 
-/// Starts a program of a folder with its output in a file of its name; returns its process id.
+/// Starts a program of a folder with its output in a file with its name; returns its process id.
 fn start_from(folder: &str, name: &str, arguments: &[String]) -> Result<u32> {
     let log = File::create(log(name)).with_context(|| format!("make the log of {name}"))?;
     let path = search_path(&env::var_os("PATH").unwrap_or_default())?;

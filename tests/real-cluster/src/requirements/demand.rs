@@ -53,7 +53,7 @@ impl Demand {
         self.has_suite && self.has_volumes
     }
 
-    /// Builds all programs, and the images that need no root rights. Blocks, for some fifteen minutes the first time.
+    /// Builds all programs, and the images that need no root rights. Blocks, for about fifteen minutes the first time.
     ///
     /// # Errors
     /// When Go is missing or fails, or the disk is full.

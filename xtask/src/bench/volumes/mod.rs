@@ -1,4 +1,4 @@
-//! Claims that are provisioned and bound, volumes that are attached and moved with their pods, and bound claims at rest.
+//! Claims that are provisioned and bound, volumes that are attached and moved with their pods, and idle bound claims.
 
 mod attach;
 mod attacher;

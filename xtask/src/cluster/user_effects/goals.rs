@@ -1,4 +1,4 @@
-//! The goals: what users feel with our manager is never worse than with upstream's.
+//! The goals: users are never worse off with our manager than with upstream's.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ pub struct MissedGoals {
 
 /// Compares a scenario.
 ///
-/// Numbers of failed requests are compared and not their rates: clients wait for responses, and a manager with which they
-/// wait longer would get a better rate from the longer time. Differences between the runs of upstream's manager are
-/// tolerated, but no failed request in scenarios in which none fails with it. Differences between runs of our manager are
-/// not: a manager that is slow in some runs must not get more tolerance for it.
+/// Numbers of failed requests are compared and not their rates: clients wait for responses, so that a slower manager
+/// would have a lower rate over a longer time. The spread of upstream's runs is tolerated, except in scenarios in which
+/// no request fails with upstream's manager. The spread of our own runs is not: a manager that is slow in some runs
+/// must not get a higher tolerance.
 pub fn compare(own: &Summary, their: &Summary) -> MissedGoals {
     let tolerated = if their.failed == 0 { 0.0 } else { their.failed_spread as f64 };
     MissedGoals {
@@ -71,19 +71,19 @@ mod tests {
             ("equal", base, MissedGoals::default()),
             ("faster", Summary { took: sample(5.0, 0.0), ..base }, MissedGoals::default()),
             ("slower within the resolution", Summary { took: sample(10.9, 0.0), ..base }, MissedGoals::default()),
-            ("own spread excuses no longer time", Summary { took: sample(12.9, 3.0), ..base }, time),
+            ("slower within our own spread", Summary { took: sample(12.9, 3.0), ..base }, time),
             ("slower", Summary { took: sample(11.1, 0.5), ..base }, time),
             ("more failures within the spread", Summary { failed: 42, ..base }, MissedGoals::default()),
             ("more failures", Summary { failed: 43, ..base }, failed),
-            ("own spread excuses no failure", Summary { failed: 43, failed_spread: 40, ..base }, failed),
+            ("more failures within our own spread", Summary { failed: 43, failed_spread: 40, ..base }, failed),
             ("more failures at a lower rate", Summary { failed: 43, requests: 30_000, ..base }, failed),
-            ("as many failures in fewer runs", Summary { failed: 30, runs: 2, ..base }, failed),
+            ("the same number of failures in fewer runs", Summary { failed: 30, runs: 2, ..base }, failed),
             (
                 "failures for longer within upstream's spread",
                 Summary { failures_lasted: sample(21.9, 0.0), ..base },
                 MissedGoals::default(),
             ),
-            ("own spread excuses no longer failures", Summary { failures_lasted: sample(22.5, 9.0), ..base }, lasted),
+            ("longer failures within our own spread", Summary { failures_lasted: sample(22.5, 9.0), ..base }, lasted),
             ("failures for longer", Summary { failures_lasted: sample(22.5, 0.0), ..base }, lasted),
         ] {
             assert_eq!(compare(&own, &base), missed, "{name}");

@@ -3,10 +3,10 @@
 //! The gates are those of `docs/feature-gates.md`, which is made from the table of the binary. `tests.txt` has a line per
 //! gate that is not fixed, and that is not locked in all versions that can be emulated: the gate, the tests with it on,
 //! and the tests with it off, with `|` between them; a test is `file::function`, and several are separated by blanks. A
-//! test of another kind does not count: only the real API server shows what a gate switches.
+//! test of another kind does not count: only the real API server shows the effect of a gate.
 //!
-//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when upstream's
-//! manager reads a gate that the page does not have.
+//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when
+//! upstream's manager reads a gate that the page does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

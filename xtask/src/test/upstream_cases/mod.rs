@@ -1,9 +1,9 @@
 //! Upstream's unit tests as cases: each is covered by a test of ours, or has a reason why it is not.
 //!
-//! One list per controller, a line per case: upstream's test function, the case in our words, and `file::function` of
-//! the test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply
-//! has `-` and the reason instead, and one that no test covers yet `- gap:` and what is missing. A header names upstream's
-//! package.
+//! One list per controller, a line per case: upstream's test function, a description of the case, and `file::function`
+//! of the test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply
+//! has `-` and the reason instead, and one that no test covers yet `- gap:` and what is missing. A header names
+//! upstream's package.
 //!
 //! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when a list
 //! lacks one of the package's test functions.
@@ -56,7 +56,7 @@ const LISTS: [(&str, &str); 36] = [
 struct Case<'a> {
     /// Upstream's test function.
     upstream: &'a str,
-    /// The case in our words.
+    /// A description of the case.
     case: &'a str,
     /// Tests that cover it, or the reason why none does.
     covered: Result<Vec<&'a str>, &'a str>,

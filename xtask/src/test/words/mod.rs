@@ -9,7 +9,7 @@ use std::fs;
 use super::files::files;
 use crate::cargo::workspace;
 
-/// Phrases that `docs/glossary.md` replaces. A phrase counts if it stands as whole words.
+/// Phrases that `docs/glossary.md` replaces. A phrase counts only as whole words.
 const PHRASES: &[&str] = &[
     "anew",
     "lest",
@@ -40,6 +40,19 @@ const PHRASES: &[&str] = &[
     "are gone",
     "stands still",
     "stand still",
+    "as by upstream",
+    "again and again",
+    "in vain",
+];
+
+/// The beginnings of comment lines, by the end of the file's name. In Markdown every line counts.
+const COMMENTS: &[(&str, &[&str])] = &[
+    (".md", &[""]),
+    (".rs", &["//"]),
+    (".go", &["//"]),
+    (".py", &["#", "\"\"\""]),
+    (".toml", &["#"]),
+    (".yaml", &["#"]),
 ];
 
 /// Files that quote the phrases on purpose.
@@ -48,30 +61,36 @@ const QUOTES: &[&str] = &["docs/glossary.md", "CONTRIBUTING.md", "xtask/src/test
 /// The limits: a folder and a number per line.
 const LIMITS: &str = include_str!("limits.txt");
 
-/// Returns the number of phrases in comments of Rust and in Markdown, by the first folder of the path. Files in hidden
-/// folders do not count.
+/// Returns the beginnings of comment lines in a file; `None` if its comments are not checked.
+fn comment_starts(path: &str) -> Option<&'static [&'static str]> {
+    COMMENTS.iter().find(|(end, _)| path.ends_with(*end)).map(|(_, starts)| *starts)
+}
+
+/// Returns the number of phrases in comments and in Markdown, by the first folder of the path. Files in hidden folders do
+/// not count.
 fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for path in files(workspace()) {
         let relative = path.strip_prefix(workspace()).unwrap_or(&path).to_string_lossy().into_owned();
         let is_hidden = relative.starts_with('.') || relative.contains("/.");
-        let is_code = relative.ends_with(".rs");
-        if (is_code || relative.ends_with(".md")) && !is_hidden && !QUOTES.contains(&relative.as_str()) {
+        let is_checked = !is_hidden && !QUOTES.contains(&relative.as_str());
+        if let Some(starts) = comment_starts(&relative).filter(|_| is_checked) {
             let text = fs::read_to_string(&path).expect("a text file");
             let first = relative.split_once('/').map_or("(root)", |(first, _)| first);
-            *counts.entry(first.to_owned()).or_default() += count(&text, is_code);
+            *counts.entry(first.to_owned()).or_default() += count(&text, starts);
         }
     }
     counts
 }
 
-/// Returns the number of phrases in a text; for code only in comment lines.
-fn count(text: &str, is_code: bool) -> usize {
-    let lines = text.lines().map(str::trim).filter(|line| !is_code || line.starts_with("//"));
+/// Returns the number of phrases in the lines of a text that begin with one of `starts`.
+fn count(text: &str, starts: &[&str]) -> usize {
+    let is_comment = |line: &&str| starts.iter().any(|start| line.starts_with(*start));
+    let lines = text.lines().map(str::trim).filter(is_comment);
     lines.map(|line| PHRASES.iter().map(|phrase| occurrences(&line.to_lowercase(), phrase)).sum::<usize>()).sum()
 }
 
-/// Returns the number of times that the phrase stands as whole words.
+/// Returns the number of occurrences of the phrase as whole words.
 fn occurrences(line: &str, phrase: &str) -> usize {
     let is_word = |character: Option<char>| character.is_some_and(char::is_alphanumeric);
     let whole = |(start, found): &(usize, &str)| {
@@ -111,8 +130,8 @@ mod tests {
 
     #[test]
     fn phrases_count_as_whole_words_in_comments_only() {
-        assert_eq!(count("// Nobody is told of it.\nlet nobody = 1;", true), 3);
-        assert_eq!(count("Listing anew, renewed.", false), 1);
-        assert_eq!(count("// blest, forgone", true), 0);
+        assert_eq!(count("// Nobody is told of it.\nlet nobody = 1;", &["//"]), 3);
+        assert_eq!(count("Listing anew, renewed.", &[""]), 1);
+        assert_eq!(count("// blest, forgone", &["//"]), 0);
     }
 }

@@ -41,7 +41,7 @@ async fn annotations_of_the_provider_are_written_repaired_and_removed() {
     assert!(written.iter().any(|(name, value)| name == NAME && value.starts_with('a')), "{written:?}");
     assert_eq!(sim.writes(), 2, "the finalizer; the status with the annotation");
 
-    // Neither the own write nor its repair is another request.
+    // Neither the controller's write nor its repair is another request.
     let calls = sim.cloud.changing_calls();
     sim.change(&key("web"), |web| annotated(web, &[("mock.cloud/report", "true"), ("users", "1"), (NAME, "odd")]));
     process.deliver(&key("web"));

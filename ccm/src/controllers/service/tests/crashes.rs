@@ -78,14 +78,14 @@ async fn play(crash_at: Crash) -> (u64, u64) {
     assert!(cleaned_up(&sim), "a load balancer or its finalizer exists again");
     assert_eq!(process.leaks().await, 0);
     let crashed = matches!(crash_at, Crash::Never) || sim.died();
-    assert!(crashed, "{crash_at:?} did not happen: this proves nothing");
+    assert!(crashed, "{crash_at:?} did not occur, so that the run tests nothing");
     (sim.acts(), sim.cloud.changing_calls())
 }
 
 #[tokio::test(start_paused = true)]
 async fn crash_after_any_write_or_call_does_not_change_the_final_state() {
     let (acts, changes) = play(Crash::Never).await;
-    assert!(acts > 12 && changes > 12, "{acts} acts and {changes} changes: the scenario is shorter than intended");
+    assert!(acts > 12 && changes > 12, "{acts} writes and calls, {changes} changes: the scenario is too short");
     for n in 1..=acts {
         play(Crash::Act(n)).await;
     }

@@ -248,7 +248,8 @@ async fn change_is_completed_when_the_request_becomes_invalid_before_it_is_settl
     assert_eq!(cloud.calls(), (0, 0), "nothing is repeated");
 }
 
-/// The retry of a call that the cloud refused would wait for a change of the request; the other Service is deleted meanwhile.
+/// The retry of a call that the cloud refused would wait for a change of the request; the other Service is deleted in
+/// the meantime.
 #[tokio::test(start_paused = true)]
 async fn targets_follow_nodes_when_the_request_becomes_invalid_while_a_retry_waits() {
     let (sim, _cloud, process) = sim(&[], true).await;

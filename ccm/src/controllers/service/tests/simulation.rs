@@ -175,7 +175,7 @@ impl Simulation {
         lock(&self.server)
     }
 
-    /// Creates a Service as a user does. Returns false if one of its name exists.
+    /// Creates a Service as a user does. Returns false if one with this name exists.
     pub fn create(&self, mut service: Service) -> bool {
         let key = service.meta.key();
         let mut server = self.server();
@@ -464,7 +464,7 @@ impl Reconcile for ByName {
             let key = key(name);
             let cache = &self.0.kubernetes;
             if lock(&cache.written).contains(&key) {
-                // A reconcile waits until the cache contains the own writes: here they arrive immediately.
+                // A reconcile waits until the cache contains its writes: here they arrive immediately.
                 cache.refresh(&key);
             }
             self.0.sync(&key).await

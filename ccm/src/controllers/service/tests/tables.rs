@@ -40,11 +40,11 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
         ("a load balancer", &[], false, DesiredState::LoadBalancer),
         ("a load balancer that exists", &[&add_finalizer], true, DesiredState::LoadBalancer),
         ("no load balancer", &[&plain], false, DesiredState::Nothing),
-        ("no load balancer any longer", &[&plain, &add_finalizer], false, DesiredState::Cleanup),
+        ("load balancer no longer requested", &[&plain, &add_finalizer], false, DesiredState::Cleanup),
         ("being deleted", &[&deleting, &add_finalizer], false, DesiredState::Cleanup),
         ("being deleted without the finalizer", &[&deleting], false, DesiredState::Nothing),
         (
-            "being deleted, and no load balancer any longer",
+            "being deleted, load balancer no longer requested",
             &[&deleting, &add_finalizer, &plain],
             false,
             DesiredState::Cleanup,

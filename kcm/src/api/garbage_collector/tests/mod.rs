@@ -12,7 +12,7 @@ use kinds::{Resource, Str, Uid};
 
 pub const A: Resource = Resource { group: "", version: "v1", kind: "A", plural: "as", namespaced: true };
 pub const B: Resource = Resource { group: "example.com", version: "v1", kind: "B", plural: "bs", namespaced: true };
-/// Has no namespace.
+/// A cluster-scoped kind.
 pub const C: Resource = Resource { group: "", version: "v1", kind: "C", plural: "cs", namespaced: false };
 
 pub fn uid(number: u128) -> Uid {
@@ -54,7 +54,7 @@ pub fn owner(resource: &Resource, number: u128) -> OwnerRef {
     }
 }
 
-/// Returns such a reference that also blocks the owner's deletion.
+/// Returns the same reference as [`owner`], which also blocks the owner's deletion.
 pub fn blocking(resource: &Resource, number: u128) -> OwnerRef {
     OwnerRef { block_owner_deletion: Some(true), ..owner(resource, number) }
 }

@@ -14,7 +14,7 @@ use crate::devices::resource_claim::takeover::Takeover;
 use crate::devices::resource_claim::{decide, metrics};
 use crate::pods::creation_gate::CreationGate;
 
-/// A ResourceClaim as the API server has it.
+/// A ResourceClaim as the API server returns it.
 #[derive(Clone, Default)]
 struct Claim {
     name: &'static str,

@@ -458,7 +458,7 @@ fn bucket_of_any_rate_has_a_wait() {
     }
 }
 
-/// The second of a check, the version that the watch has reached then, and what may be concluded.
+/// The second of a check, the version that the watch has reached then, and the conclusion.
 type Check = (u64, u64, WatchState);
 
 #[test]

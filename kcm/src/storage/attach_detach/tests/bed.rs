@@ -224,7 +224,7 @@ impl Bed {
         lock(&self.server).nodes.insert(node.to_owned(), state);
     }
 
-    /// Delivers a node to the cache, as the API server has it.
+    /// Delivers the API server's current node to the cache.
     pub fn deliver_node(&self, node: &str) {
         let object = lock(&self.server).nodes[node].object(node);
         deliver(&self.shared.caches.nodes, Node::decode(&decode::<Node>(), &object).expect("well-formed"));

@@ -150,7 +150,7 @@ fn each_node_gets_its_pods() {
     let runs = Some(RUNS);
     let stays = Some(STAYS);
     let none = Some(Fit::NONE);
-    let gone = None;
+    let missing = None;
     for (what, fit, pods, expected) in [
         ("missing", runs, vec![], (1, vec![])),
         ("there", runs, vec![pod("a", NEW)], (0, vec![])),
@@ -166,8 +166,8 @@ fn each_node_gets_its_pods() {
         ("failed where it may stay", stays, vec![ended(pod("a", NEW), Phase::Failed)], (0, vec!["a"])),
         ("unwanted", none, vec![pod("a", NEW), deleting(pod("b", NEW))], (0, vec!["a"])),
         ("unwanted and missing", none, vec![], (0, vec![])),
-        ("bound to a deleted node", gone, vec![pod("a", NEW)], (0, vec![])),
-        ("requires a deleted node", gone, vec![targeted("a"), deleting(targeted("b"))], (0, vec!["a"])),
+        ("bound to a deleted node", missing, vec![pod("a", NEW)], (0, vec![])),
+        ("requires a deleted node", missing, vec![targeted("a"), deleting(targeted("b"))], (0, vec!["a"])),
     ] {
         let (create, delete) = expected;
         let delete: Vec<String> = delete.into_iter().map(String::from).collect();
@@ -359,9 +359,9 @@ fn surge_creates_new_pods_next_to_old_ones() {
             vec!["a"],
         ),
     ] {
-        let (made, gone) = rolled(rolling(0, 1), &places);
+        let (made, removed) = rolled(rolling(0, 1), &places);
         assert_eq!(made, created, "{what}");
-        assert_eq!(gone, deleted, "{what}");
+        assert_eq!(removed, deleted, "{what}");
     }
 }
 
@@ -491,8 +491,8 @@ fn revisions_of_existing_pods_are_kept() {
         (&["c"], 0, &["a", "b", "d"]),
     ] {
         let live: HashSet<&str> = live.iter().copied().collect();
-        let gone: Vec<&str> = surplus(&old, &live, limit).into_iter().map(|revision| &*revision.meta.name).collect();
-        assert_eq!(gone, expected, "{live:?} {limit}");
+        let removed: Vec<&str> = surplus(&old, &live, limit).into_iter().map(|revision| &*revision.meta.name).collect();
+        assert_eq!(removed, expected, "{live:?} {limit}");
     }
 }
 

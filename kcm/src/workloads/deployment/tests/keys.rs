@@ -45,7 +45,7 @@ fn set_change_requeues_old_and_new_owner() {
 }
 
 #[test]
-fn orphan_is_offered_when_other_deployments_may_select_it() {
+fn orphan_requeues_deployments_that_may_select_it() {
     let web = owned_by("Deployment", "web");
     let free = orphan("a");
     let relabeled = orphan("b");

@@ -1,4 +1,4 @@
-//! Whole reconciles against a simulated API server, with a cache that lags behind the own writes.
+//! Whole reconciles against a simulated API server, with a cache that lags behind the controller's writes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -55,7 +55,7 @@ pub fn controller(object: &Value) -> Option<&Value> {
     object["metadata"]["ownerReferences"].as_array()?.iter().find(|owner| owner["controller"] == true)
 }
 
-/// Returns true if an object is controlled by the Job itself, and not by one of its name.
+/// Returns true if an object is controlled by the Job itself, and not by another one with its name.
 pub fn is_controlled_by(object: &Value, job: &Value) -> bool {
     controller(object).is_some_and(|owner| owner["uid"] == job["metadata"]["uid"])
 }

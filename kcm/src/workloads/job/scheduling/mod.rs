@@ -253,7 +253,7 @@ impl Scheduling {
         created.map(Some)
     }
 
-    /// Finds the Workload of the controller that owns a Job: the one of this name, or another one of the namespace.
+    /// Finds the Workload of the controller that owns a Job: the one with this name, or another one in the namespace.
     async fn workload_of_parent(
         &self,
         key: &ObjectKey,

@@ -302,7 +302,7 @@ fn pod_change_requeues_its_owners_by_urgency() {
     };
     let version_only = changed(|pod| pod.meta.version = 2);
     let unready = changed(|pod| pod.ready = false);
-    let going = changed(|pod| pod.meta.deletion = Time(NOW));
+    let terminating = changed(|pod| pod.meta.deletion = Time(NOW));
     let failed = changed(|pod| pod.phase = Phase::Failed);
     let relabelled = changed(|pod| pod.meta.labels = Arc::new([]));
     let moved = changed(|pod| pod.meta.owners = Arc::new([owner("other", "ReplicaSet")]));
@@ -313,7 +313,7 @@ fn pod_change_requeues_its_owners_by_urgency() {
         (None, Some(&base), vec![key("web", Soon)]),
         (Some(&base), Some(&version_only), vec![]),
         (Some(&base), Some(&unready), vec![key("web", Soon)]),
-        (Some(&base), Some(&going), vec![key("web", Now)]),
+        (Some(&base), Some(&terminating), vec![key("web", Now)]),
         (Some(&base), Some(&failed), vec![key("web", Now)]),
         (Some(&base), Some(&relabelled), vec![key("web", Now)]),
         (Some(&base), Some(&moved), vec![key("web", Now), key("other", Soon)]),
@@ -330,19 +330,19 @@ fn pod_change_requeues_its_owners_by_urgency() {
 }
 
 #[test]
-fn only_a_changed_pod_without_controller_is_offered_for_adoption() {
+fn only_a_changed_pod_without_controller_may_be_adopted() {
     let mut free = pod("a");
     free.meta.owners = Arc::new([]);
     let mut relabelled = free.clone();
     relabelled.meta.labels = Arc::new([]);
-    let mut going = free.clone();
-    going.meta.deletion = Time(NOW);
+    let mut terminating = free.clone();
+    terminating.meta.deletion = Time(NOW);
     for (old, new, expected) in [
         (None, &free, true),
         (Some(&free), &free, false),
         (Some(&free), &relabelled, true),
         (Some(&pod("a")), &free, true),
-        (None, &going, false),
+        (None, &terminating, false),
         (None, &pod("a"), false),
     ] {
         let old = old.cloned().map(Arc::new);

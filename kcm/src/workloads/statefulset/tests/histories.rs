@@ -125,9 +125,9 @@ proptest! {
         let mut rounds = 0;
         loop {
             let acted = execute(&set, &mut pods);
-            let going = pods.values().any(|pod| pod.meta.is_deleting());
+            let terminating = pods.values().any(|pod| pod.meta.is_deleting());
             let starting = pods.values().any(|pod| !pod.is_terminal() && !pod.ready);
-            if !acted && !going && !starting { break; }
+            if !acted && !terminating && !starting { break; }
             pods.retain(|_, pod| !pod.meta.is_deleting());
             for pod in pods.values_mut().filter(|pod| !pod.is_terminal()) {
                 pod.ready = true;

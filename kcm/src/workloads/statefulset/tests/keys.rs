@@ -54,7 +54,7 @@ fn pod_change_requeues_its_old_and_new_set() {
 }
 
 #[test]
-fn orphan_is_offered_when_it_is_new_or_its_labels_changed() {
+fn orphan_requeues_sets_when_it_is_new_or_its_labels_changed() {
     let orphan = changed(1, &[], true);
     let mut labelled = Pod::clone(&orphan);
     labelled.meta.labels = Interner::default().labels(vec![("app".into(), "web".into())]);

@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
     /// read.
     named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
-    /// The time at which a Service last released what it shared: older listings may contain its load balancer.
+    /// The time at which a Service last released shared resources: older listings may contain its load balancer.
     last_release: Option<Instant>,
 }
 
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Returns true if load balancers use the shared group, as far as this process and a current listing know.
+    /// Returns true if load balancers use the shared group, according to this process and a current listing.
     async fn is_used(&self, session: &Session, listings: Listings<'_>, group: &str) -> Result<bool, CloudError> {
         if !self.users.is_empty() {
             return Ok(true);
@@ -307,7 +307,7 @@ impl Shared {
     }
 
     /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one the
-    /// group and the rules that reference it are deleted. `guard` are the state of that Service, and the time from which
+    /// group and the rules that reference it are deleted. `guard`: the state of that Service, and the time from which
     /// reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,

@@ -49,7 +49,7 @@ pub(crate) struct Balancers {
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first work: a process without the Lease has none.
     begun: OnceLock<Instant>,
-    /// The time after which reads contain what an earlier process created last.
+    /// The time after which reads contain the last resource that an earlier process created.
     visible: Duration,
     /// The Classic Load Balancers.
     pub(super) classic_names: ClassicNames,

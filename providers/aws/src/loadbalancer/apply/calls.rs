@@ -111,8 +111,8 @@ async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, Targ
     Ok(health.target_health_descriptions().iter().filter_map(convert::health).collect())
 }
 
-/// Adds the details of resources that this process has just created. Only if the health of targets matters (`needs_health`)
-/// they are read, once a load balancer is active. Returns false if other resources are listed.
+/// Adds the details of resources that this process has just created. They are read only if the health of targets
+/// matters (`needs_health`), once a load balancer is active. Returns false if other resources are listed.
 pub(crate) async fn details_of_created(
     session: &Session,
     observed: &mut ObservedStack,
@@ -248,7 +248,7 @@ impl Caller<'_> {
     /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
     ///
     /// # Errors
-    /// `Quota` if the target group is full; it is filled up before.
+    /// `Quota` if the target group is full; targets that fit are registered.
     pub(crate) async fn register(
         &mut self,
         arn: &str,

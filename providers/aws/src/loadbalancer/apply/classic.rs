@@ -1,4 +1,4 @@
-//! Classic Load Balancers: keeps them alive after a takeover from cloud-provider-aws, and moves Services from them to
+//! Classic Load Balancers: maintains them after a takeover from cloud-provider-aws, and moves Services from them to
 //! Network Load Balancers.
 
 use std::collections::HashMap;
@@ -184,8 +184,8 @@ impl Balancers {
         }
     }
 
-    /// Keeps a Network Load Balancer from being created while cloud-provider-aws may have created a Classic one moments
-    /// ago, which AWS did not return: the Service would get another address.
+    /// Keeps a Network Load Balancer from being created while cloud-provider-aws may have just created a Classic one,
+    /// which AWS did not return: the Service would get another address.
     ///
     /// # Errors
     /// `Conflict` in this case.
@@ -307,7 +307,8 @@ impl Balancers {
                 self.delete_classic(session, &classic.name, state).await?;
                 return Ok(false);
             }
-            // Another cluster has a Service with the same uid, so the security group of this name may be its own.
+            // Another cluster has a Service with the same uid, so the security group with this name may belong to that
+            // Service.
             Found::Foreign => return Ok(true),
             Found::Absent => state.no_classic = state.starts_empty || recent >= self.all_visible(),
         }
@@ -371,7 +372,7 @@ fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, n
     !state.no_classic && settings.flavour == Flavour::CloudProvider && is_likely
 }
 
-/// Returns the result with another `ensure` after this time at the latest.
+/// Returns the result with another `ensure` after at most this time.
 pub(super) fn later(ensured: Ensured, time: Duration) -> Ensured {
     let progress = match ensured.progress {
         Progress::Settled => Progress::After(time),

@@ -236,7 +236,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Observed, CloudError> {
         let created = state.take_created(spec);
-        // After an own attempt, resources may exist that are not listed yet.
+        // After an attempt of this process, resources may exist that are not listed yet.
         let is_first = state.changed.is_none();
         let begun = Instant::now();
         let purpose = Purpose::Ensure(work.settings.flavour);

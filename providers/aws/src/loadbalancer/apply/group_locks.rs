@@ -39,7 +39,7 @@ impl Created {
         now < all_visible && self.unused_reads.may_appear()
     }
 
-    /// Counts a listing without the load balancer. Returns true if this process has created it moments ago, so that it may
+    /// Counts a listing without the load balancer. Returns true if this process has just created it, so that it may
     /// not be visible yet.
     pub(super) fn may_have_invisible_balancer(&mut self, now: Instant) -> bool {
         self.balancer.is_some_and(|created| now < created + VISIBLE) && self.unlisted.may_appear()

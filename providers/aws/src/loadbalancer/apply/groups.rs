@@ -3,7 +3,7 @@
 //! and no tag of a Service. The last Service deletes them.
 //!
 //! A load balancer without listeners is deleted by whichever Service notices it, also after a crash. One lock for each
-//! group keeps a Service from deleting what another one has just created.
+//! group keeps a Service from deleting resources that another one has just created.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        // The rules in nodes' security groups reference it. The first Service may need none, and later ones may.
+        // The rules in nodes' security groups reference it. The first Service may need none, but later ones may.
         let backend = if self.policy.no_node_rules {
             None
         } else {
@@ -154,8 +154,8 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of groups that it is not in, and deletes the load balancers and
-    /// security groups that no Service uses any longer. Returns false while AWS works on those of the Service's former
-    /// groups.
+    /// security groups that are no longer used by any Service. Returns false while AWS works on those of the Service's
+    /// former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,
@@ -190,7 +190,7 @@ impl Balancers {
             match self.end_group((session, id), &listing, &name, state).await {
                 Ok(true) => {}
                 Ok(false) => drop(busy.insert(name)),
-                // What is left of other groups must not keep a Service from being deleted.
+                // Leaked resources of other groups must not keep a Service from being deleted.
                 Err(error) if !state.groups.contains(&name) => {
                     tracing::warn!(load_balancer = name, %error, "an unused load balancer of a group was not deleted");
                 }
@@ -281,8 +281,8 @@ impl Balancers {
         Ok(false)
     }
 
-    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began: each of
-    /// them may have read that the other one is still there.
+    /// Records that a Service leaves a group. Returns a newer listing if another one has left since this one began:
+    /// each of them may have read listeners of the other one.
     async fn listing_after_others(
         &self,
         session: &Session,

@@ -124,7 +124,7 @@ fn owned(
     found.into_iter().map(|(id, found)| found.owned(id)).collect()
 }
 
-/// Returns the Service whose load balancer of this name is deleted, if it is among those that are known.
+/// Returns the Service whose load balancer with this name is deleted, if the Service is known.
 fn owner_of_rule<'a>(
     balancer: &str,
     mut known: impl Iterator<Item = &'a LoadBalancerId>,
@@ -134,7 +134,7 @@ fn owner_of_rule<'a>(
     known.find(named).cloned().unwrap_or_else(|| nameless(cluster_name, balancer))
 }
 
-/// Returns the id of a Service of which only the load balancer's name is known.
+/// Returns the id of a Service for which only the name of the load balancer is known.
 fn nameless(cluster: &str, balancer: &str) -> LoadBalancerId {
     LoadBalancerId { cluster: cluster.into(), namespace: String::new(), name: balancer.into(), uid: String::new() }
 }
@@ -164,7 +164,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let id = &owned.id;
     let state = balancers.states.get(id);
     let mut state = state.lock().await;
-    // Tags are cached for long: the resource may have another owner now.
+    // Tags are cached for a long time: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
     let mut observed = left_of(&listing, &session.cluster, owned);

@@ -1,7 +1,7 @@
 //! The rules of load balancers without security groups in nodes' security groups, with IP ranges as sources: set with the load
 //! balancer, and revoked with it.
 //!
-//! A rule names its load balancer, so that exactly the own rules are revoked. They may also be in groups without the
+//! A rule names its load balancer, so that exactly its rules are revoked. They may also be in groups without the
 //! cluster's tag, and in groups whose instances are no longer nodes.
 
 use std::collections::BTreeSet;

@@ -19,7 +19,7 @@ use crate::session::Session;
 pub(super) const DELETION_TAGS: Duration = Duration::from_secs(60);
 
 impl Balancers {
-    /// Reads tags again before a deletion, unless they were read moments ago, and drops resources that are no longer
+    /// Reads tags again before a deletion, unless they were just read, and drops resources that are no longer
     /// the Service's: another controller may have taken them over since.
     async fn confirm(
         &self,
@@ -135,8 +135,8 @@ impl Balancers {
     }
 
     /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: another
-    /// deletion must not find a Service that has done only one of both. Returns false while a load balancer may use the
-    /// group.
+    /// deletion must not find a Service that has done only one of the two. Returns false while a load balancer may use
+    /// the group.
     pub(super) async fn release_shared(
         &self,
         mut shared: MutexGuard<'_, Shared>,

@@ -10,7 +10,8 @@ use providers::{CloudError, LoadBalancerId, Records};
 
 use crate::loadbalancer::types::Target;
 
-/// The prefix of the name of the record of an own target group; the name of the target group follows.
+/// The prefix of the name of the record of a target group that this provider made; the name of the target group
+/// follows.
 const NAME: &str = "aws-lbc-targets-";
 /// The record of a user's target group, followed by the Service's name and the end of the target group's ARN. Several
 /// Services can register in one of these.
@@ -23,7 +24,7 @@ fn text(targets: &BTreeSet<Target>) -> String {
     texts.join(",")
 }
 
-/// Returns the name of the record for an own target group.
+/// Returns the name of the record for a target group that this provider made.
 pub(crate) fn name(group: &str) -> String {
     format!("{NAME}{group}")
 }

@@ -197,7 +197,7 @@ impl Balancers {
         self.find_groups(work, state).await?;
         let opened = self.open_nodes(work, state).await;
         self.update_targets(work, state).await?;
-        // The next call starts from what AWS has.
+        // The next call starts from the state in AWS.
         state.known = None;
         opened.map(drop)
     }

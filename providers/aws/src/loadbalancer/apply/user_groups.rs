@@ -61,8 +61,8 @@ impl ReadGroup {
 }
 
 impl Balancers {
-    /// Brings a Service to the desired state: its targets in target groups of the user, then its own load balancer. What
-    /// served before is kept until the new destinations of its traffic serve.
+    /// Brings a Service to the desired state: its targets in target groups of the user, then its own load balancer. The
+    /// former destinations of traffic are kept until the new ones serve.
     pub(super) async fn ensure_service(
         &self,
         spec: &LoadBalancerSpec,
@@ -82,7 +82,7 @@ impl Balancers {
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
         let unchecked = !state.groups_checked && listing.has_groups(&work.session.cluster);
         if (left || unchecked) && ensured.progress == Progress::Settled {
-            // Only now: the old listeners were deleted when the new ones served.
+            // Not earlier: the old listeners were deleted when the new ones served.
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
@@ -360,7 +360,8 @@ impl Balancers {
         self.remove_stack(session, id, state).await
     }
 
-    /// Returns the reason for which a Service's target groups of users cannot be used, or words about those that can.
+    /// Returns the reason for which a Service's target groups of users cannot be used, or a description of those that
+    /// can.
     pub(super) async fn forecast_user_groups(
         &self,
         work: &Work<'_>,

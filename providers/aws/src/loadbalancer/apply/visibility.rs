@@ -1,8 +1,8 @@
 //! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
 //!
 //! A process that ends right after a creation leaves a resource that the next one may not see for a minute. If the Service
-//! has changed meanwhile and no longer needs it, nothing else would delete it before the next check for drift. One listing,
-//! which all Services share, is sufficient as long as it contains nothing new.
+//! has changed in the meantime and no longer needs it, nothing else would delete it before the next check for drift.
+//! One listing, which all Services share, is sufficient as long as it contains nothing new.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ impl Balancers {
         let mut listed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         listed.remove_deleting(&state.deleting);
         if own_ids(&listed, &work.session.cluster) != ids {
-            // What has appeared is no change by another client.
+            // A resource that has appeared is not a change by another client.
             state.settled = None;
             return Ok(None);
         }

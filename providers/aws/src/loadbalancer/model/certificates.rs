@@ -10,7 +10,7 @@ use crate::loadbalancer::ownership;
 use crate::loadbalancer::types::Tags;
 use crate::tags::ClusterTags;
 
-/// Returns the ARNs of the certificates for host names, each once, in the order of the names.
+/// Returns the ARNs of the certificates for host names, without duplicates, in the order of the names.
 ///
 /// Among several certificates for a name, the one that has it without a wildcard wins, then the one that is valid the
 /// longest: so a certificate that is replaced by a new one is replaced in listeners, too.

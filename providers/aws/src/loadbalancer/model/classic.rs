@@ -1,4 +1,4 @@
-//! Care of existing Classic Load Balancers, and the move of a Service to a Network Load Balancer. No IO.
+//! Maintenance of existing Classic Load Balancers, and the move of a Service to a Network Load Balancer. No IO.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

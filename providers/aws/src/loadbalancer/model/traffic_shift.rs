@@ -104,7 +104,7 @@ pub(super) fn next_shift(
     }
 }
 
-/// Returns the current groups with their weights, and those of `finals` that are not among them without traffic.
+/// Returns the current groups with their weights, followed by the other groups of `finals`, without traffic.
 fn with_groups_without_traffic(current: &ObservedListener, finals: &Forwards, observed: &ObservedStack) -> Forwards {
     let only = current.forwards.len() == 1;
     let name = |arn: &String| observed.target_group_by_arn(arn).map_or(arn.clone(), |group| group.name.clone());

@@ -24,7 +24,7 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 const OVERDUE_READS: u32 = 12;
 
 /// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and one
-/// listing then serves all Services that were created meanwhile.
+/// listing then covers all Services that were created in the meantime.
 const SETUP_PAUSE: Duration = Duration::from_secs(2);
 
 /// A target group as of this process's last read or change.
@@ -86,7 +86,7 @@ pub(crate) struct BalancerState {
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
-    /// Names of resources whose creation returned no answer, with the time of the call: AWS may have executed it.
+    /// Names of resources whose creation got no response, with the time of the call: AWS may have executed it.
     pub unanswered: BTreeMap<String, Instant>,
     /// Set if the last `ensure` settled and relied on a listing that may have lacked resources.
     pub unverified: Option<Unverified>,
@@ -104,7 +104,7 @@ pub(crate) struct BalancerState {
     pub unconfirmed: BTreeMap<String, Instant>,
     /// Responses in which AWS did not find a resource that is to be deleted, by its id.
     missing: BTreeMap<String, Misses>,
-    /// The time at which a deletion first met resources whose tags may not be visible yet.
+    /// The time at which a deletion first found resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
     /// ARNs of resources whose deletion was requested.
     pub deleting: BTreeSet<String>,
@@ -116,7 +116,7 @@ pub(crate) struct BalancerState {
     pub range_rule_groups: Option<BTreeSet<String>>,
     /// The security groups that were opened for it, with the ports.
     pub opening: Opening,
-    /// The Classic Load Balancer that is kept alive, and whether it alone serves.
+    /// The Classic Load Balancer that is maintained, and true if it alone serves.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,
@@ -156,8 +156,8 @@ impl BalancerState {
     /// process, or a call of this one that failed, may have created it in the last minute, and few listings lacked it.
     /// From `all_visible` on, listings contain everything that earlier processes have created.
     ///
-    /// That an `ensure` succeeded is no proof: after a change of the Service it needs other resources than those that were
-    /// created last.
+    /// A successful `ensure` proves nothing: after a change of the Service, it needs other resources than those that
+    /// were created last.
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
@@ -190,9 +190,9 @@ impl BalancerState {
         by_others.into_iter().chain(created).max().filter(|visible| begun < *visible)
     }
 
-    /// Counts a listing in which no load balancer uses what all of them share. Returns true if an earlier process may have
-    /// created one, for any Service, that is not visible yet. Listings that [`may_have_invisible`](Self::may_have_invisible)
-    /// counted are proof of this, too.
+    /// Counts a listing in which no load balancer uses the shared resources. Returns true if an earlier process may
+    /// have created one, for any Service, that is not visible yet. Listings that
+    /// [`may_have_invisible`](Self::may_have_invisible) counted are proof of this, too.
     pub(crate) fn may_have_invisible_sharer(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.empty_listings.may_appear()
     }
@@ -203,15 +203,15 @@ impl BalancerState {
         now < all_visible && !self.starts_empty && self.without_classic.may_appear()
     }
 
-    /// Records a failed `ensure`: the next one reads what AWS has.
+    /// Records a failed `ensure`: the next one reads the state from AWS.
     pub(crate) fn record_failure(&mut self, now: Instant) {
         self.forget();
         self.failed = Some(now);
         self.empty_listings = Misses::default();
     }
 
-    /// Returns true if the health of the Service's targets decides about a step of this process: what served before is
-    /// deleted once the load balancer serves.
+    /// Returns true if the health of the Service's targets decides about a step of this process: the former destination
+    /// of traffic is deleted once the load balancer serves.
     pub(crate) fn needs_health(&self) -> bool {
         self.classic.is_some() || self.registered.as_ref().is_some_and(|groups| !groups.is_empty())
     }
@@ -235,7 +235,7 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Forgets all but the effects of calls that reads may not return yet: the next call reads what AWS has.
+    /// Forgets all but the effects of calls that reads may not return yet: the next call reads the state from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;

@@ -35,7 +35,7 @@ impl Certificate {
         self.has(host) || wildcard(host).is_some_and(|wildcard| self.has(&wildcard))
     }
 
-    /// Returns true if a certificate has this very name.
+    /// Returns true if a certificate has exactly this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.names.iter().any(|known| known == name)
     }
@@ -74,7 +74,7 @@ impl Certificates {
         Ok(all)
     }
 
-    /// Discards the listing, so that the next call reads what a user has corrected since.
+    /// Discards the listing, so that the next call reads certificates that a user has corrected since.
     pub(crate) async fn expire(&self) {
         *self.0.lock().await = None;
     }

@@ -1,4 +1,4 @@
-//! Classic Load Balancers that cloud-provider-aws created. They are kept alive here and never created.
+//! Classic Load Balancers that cloud-provider-aws created. They are maintained here and never created.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const PAGE: i32 = 400;
 /// Load balancers whose tags one call reads.
 const TAGGED: usize = 20;
 
-/// A Classic Load Balancer as AWS has it.
+/// A Classic Load Balancer as AWS returns it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Classic {
     pub name: String,

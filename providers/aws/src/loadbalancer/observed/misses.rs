@@ -10,7 +10,7 @@
 //! | the resource of a deletion | it no longer exists | deleted again if this process created it within a minute (`BalancerState::may_appear`); otherwise the next search decides |
 //! | tags | the resource has another owner | it is read again for a minute if its name fits (`Listing::incomplete`, `BalancerState::unconfirmed`) |
 //! | a Service's load balancer or target group | it is created | a current listing, unless it starts empty; AWS returns an existing one, whose details are read then |
-//! | what a settled Service no longer needs | nothing is deleted | one more listing at `all_visible`, and a minute after an own creation that is not listed or whose response was lost (`BalancerState::visible_later`) |
+//! | what a settled Service no longer needs | nothing is deleted | one more listing at `all_visible`, and a minute after a creation by this process that is not listed or whose response was lost (`BalancerState::visible_later`) |
 //! | a security group | it is created | AWS refuses a second one of the same name |
 //! | load balancers with the shared security group | its rules and it are deleted | as for a deleted Service, also for one that starts empty (`BalancerState::may_have_invisible_sharer`) |
 //! | the load balancer of a group | the Service has left the group | further searches if this process created it (`Created::may_have_invisible_balancer`); a search after `all_visible` follows |

@@ -254,9 +254,9 @@ fn check_fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading
 
 fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     let words = [("internal", Scheme::Internal), ("internet-facing", Scheme::InternetFacing)];
-    let asked = reading.choice("scheme", &words);
+    let requested = reading.choice("scheme", &words);
     let of = |internal| if internal { Scheme::Internal } else { Scheme::InternetFacing };
-    match (asked, flavour) {
+    match (requested, flavour) {
         (Some(scheme), _) => Some(scheme),
         (None, Flavour::Controller) => reading.boolean("internal").map(of),
         // In cloud-provider-aws any value except false means internal.
@@ -273,7 +273,7 @@ fn families(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Families {
             reading.refuse("ip-address-type", "ipv4", fix);
             Families::Ipv4
         }
-        Some(asked) => asked,
+        Some(requested) => requested,
         None if !ipv6 => Families::Ipv4,
         None if spec.ip_family_policy == IpFamilyPolicy::PreferDualStack => Families::PreferDualstack,
         None => Families::Dualstack,
@@ -347,7 +347,7 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
     let key = "load_balancing.cross_zone.enabled";
     match cross_zone {
         Some(on) => drop(attributes.insert(key.into(), on.to_string())),
-        // cloud-provider-aws turns off what is not requested.
+        // cloud-provider-aws turns off features that are not requested.
         None if upstreams => drop(attributes.entry(key.into()).or_insert_with(|| "false".into())),
         None => {}
     }

@@ -15,7 +15,7 @@ const PRIVATE_NAME: &str = "endpoint-service-private-dns-name";
 pub(crate) struct EndpointServiceSettings {
     /// Connections of consumers wait until an operator accepts them.
     pub acceptance: bool,
-    /// ARNs of principals that may connect, or `*`; only the own account if there are none.
+    /// ARNs of principals that may connect, or `*`; only the load balancer's account if there are none.
     pub principals: BTreeSet<String>,
     /// The name by which consumers may reach it in their networks.
     pub private_name: Option<String>,

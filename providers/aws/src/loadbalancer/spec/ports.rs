@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_names_are_told_from_other_texts() {
+    fn host_names_are_distinguished_from_other_texts() {
         let long = format!("{}.example.com", "a".repeat(64));
         for (text, expected) in [
             ("www.example.com", true),

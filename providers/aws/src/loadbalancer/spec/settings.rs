@@ -93,7 +93,7 @@ pub(crate) struct Backend {
 /// An Application Load Balancer that a user made, as the target of all listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Alb {
-    /// Its name or ARN, as the annotation has it.
+    /// Its name or ARN, as in the annotation.
     pub name: String,
     /// Empty until it was found.
     pub arn: String,

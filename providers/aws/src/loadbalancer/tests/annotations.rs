@@ -217,7 +217,7 @@ fn proxy_protocol_is_set_by_three_annotations() {
     ] {
         assert_eq!(on(annotations), expected, "{annotations:?}");
     }
-    assert_eq!(of(&[("proxy-protocol", "*")]).warnings.len(), 1, "cloud-provider-aws ignores it, and says nothing");
+    assert_eq!(of(&[("proxy-protocol", "*")]).warnings.len(), 1, "cloud-provider-aws ignores it silently");
 }
 
 #[test]

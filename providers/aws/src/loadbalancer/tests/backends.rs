@@ -17,7 +17,7 @@ pub(super) fn other(ports: Vec<Port>) -> OtherService {
     OtherService { ports, ip_families: vec![IpFamily::IPv4], health_check_node_port: None }
 }
 
-/// Spreads a listener's traffic over the own group and a port of `green`.
+/// Spreads a listener's traffic over the Service's own group and a port of `green`.
 pub(super) fn spread(spec: &mut LoadBalancerSpec, listener: &str, (own, green): (i32, i32), port: &str) {
     let action = format!(
         r#"{{"type": "forward", "forwardConfig": {{"baseServiceWeight": {own}, "targetGroups":

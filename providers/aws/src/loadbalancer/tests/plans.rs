@@ -134,7 +134,7 @@ fn traffic_is_spread_over_other_groups_and_back() {
         assert_eq!(forwards(&world)[1].0, "arn:theirs");
         assert_eq!(world.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
-    // The own group is replaced by another while the others keep their part.
+    // The Service's own group is replaced by another while the others keep their part.
     let tls = [("ssl-cert", "arn:a")];
     let mut world = settled(&tls);
     world.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();

@@ -1,5 +1,5 @@
-//! The namespace controller: a namespace is deleted with all its objects, in order, and its conditions name what delays
-//! the deletion.
+//! The namespace controller: a namespace is deleted with all its objects, in order, and its conditions name the objects
+//! that delay the deletion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -171,7 +171,7 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
 }
 
 /// Checks the table of [`HOSTILE`] names with upstream's manager.
-pub async fn dependents_of_hostile_owner_names_are_deleted_or_kept_as_by_upstream(_: Space) -> Result<()> {
+pub async fn dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("hostile-upstream").await?;
     start_upstream(&bed.cluster, COLLECTOR, &[])?;

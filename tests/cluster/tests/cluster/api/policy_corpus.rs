@@ -55,7 +55,7 @@ struct Accepted {
 /// Both managers report the same warnings about all expressions that the API server accepts, and the recorded ones.
 ///
 /// The API server accepts an expression of type bool unchanged; others are compared with null.
-pub async fn expressions_of_the_corpus_are_checked_as_by_upstream(_: Space) -> Result<()> {
+pub async fn expressions_of_the_corpus_are_checked_as_in_upstream(_: Space) -> Result<()> {
     let space = separate_space().await?;
     create_kinds(&space).await?;
     let api: Api<ValidatingAdmissionPolicy> = Api::all(space.bed.client.clone());

@@ -51,7 +51,7 @@ pub async fn identity(cluster: &ControlPlane) -> Result<String> {
     .await
 }
 
-/// Entries without an identity Lease are removed, the rest is updated; a StorageVersion without entries is deleted.
+/// Entries without an identity Lease are removed, others are updated; a StorageVersion without entries is deleted.
 pub async fn entries_of_stopped_api_servers_are_removed(_: Space) -> Result<()> {
     let cluster = reporting().await?;
     let flags = [GATES, "--controllers=storageversion-garbage-collector-controller"].map(str::to_owned);

@@ -90,7 +90,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     stays(&cloud, "ready", "it is ready").await?;
     manager.stop().await?;
 
-    // After any fault of its deletion, the node is deleted, and no other node of its name is.
+    // After any fault of its deletion, the node is deleted, and another node with its name is not.
     let crashes = [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeResponse)];
     for (number, (how, effect)) in crashes.into_iter().chain(write_failures()).enumerate() {
         let name = format!("fault-{number}");

@@ -196,7 +196,7 @@ fn complete(families: BTreeMap<String, MetricFamily>) -> Result<BTreeMap<String,
 
 /// Histograms of both managers have the same labels and bounds. All of ours have native buckets, upstream's only where
 /// they are created after the gate is applied.
-pub async fn histograms_are_served_as_by_upstream(_: Space) -> Result<()> {
+pub async fn histograms_are_served_as_in_upstream(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
     let admin = admin(&cluster)?;
     let kcm = ManagerProcess::start(&cluster, KCM, &[CONTROLLERS.to_owned()]).await?;

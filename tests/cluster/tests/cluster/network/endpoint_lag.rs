@@ -20,7 +20,7 @@ const PODS: usize = 60;
 const CHANGES: usize = 20;
 
 /// The lag of a change, in round trips of a write and its watch event: the pod's event and the slice's write with its
-/// event are two; the rest is room for a busy machine.
+/// event are two; the remaining time is a reserve for a busy machine.
 const LAG_IN_ROUND_TRIPS: u32 = 8;
 
 /// The events of a watch of a kind, from now on.

@@ -208,7 +208,7 @@ async fn run(ours: bool) -> Result<Record> {
 }
 
 /// Upstream's manager watches all nodes, so that this needs separate control planes.
-pub async fn failing_nodes_are_handled_as_by_upstream(_: Space) -> Result<()> {
+pub async fn failing_nodes_are_handled_as_in_upstream(_: Space) -> Result<()> {
     let upstream = run(false).await.context("upstream")?;
     let ours = run(true).await.context("ours")?;
     let mut slower = Vec::new();

@@ -85,7 +85,7 @@ async fn check_quota_is_named(page: &Page<'_>, set: &str) -> Result<()> {
     Ok(())
 }
 
-/// A Deployment whose pods a quota forbids, and whose deletion waits for a foreign finalizer.
+/// A Deployment whose pods a quota forbids, and whose deletion waits for another client's finalizer.
 pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
     let admin = Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?);

@@ -1,6 +1,6 @@
 //! Clusters with many custom kinds, on an API server with its default flags: 100 streams on each connection.
 //!
-//! The kinds are created while a manager leads, whose Lease is observed all the time. Rollouts before and after the
+//! The kinds are created while a manager leads, whose Lease is observed throughout. Rollouts before and after the
 //! creation are compared. Then a second manager starts while all kinds exist.
 
 use std::fmt::Write as _;

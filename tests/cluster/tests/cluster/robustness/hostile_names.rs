@@ -74,7 +74,7 @@ pub async fn pods_of_jobs_with_hostile_names_are_released(space: Space) -> Resul
     Ok(())
 }
 
-pub async fn secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_by_upstream(space: Space) -> Result<()> {
+pub async fn secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_in_upstream(space: Space) -> Result<()> {
     let faults = Faults::default();
     let key = format!("--service-account-private-key-file={}", space.bed.cluster.service_account_key().display());
     let flags = ["--controllers=serviceaccount-token-controller", &*key];

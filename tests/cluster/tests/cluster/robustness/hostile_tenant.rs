@@ -105,7 +105,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns what the manager spent its time on: all CPU seconds, and the longest sums of applying events and of
+    /// Returns the manager's use of time: all CPU seconds, and the longest sums of applying events and of
     /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
     async fn costs(&self) -> Result<String> {
         let metrics = self.manager.get("/metrics", None).await?;
@@ -330,7 +330,7 @@ async fn create_hostile_objects(stage: &Stage) -> Result<()> {
 }
 
 /// Sizes, depths, counts, names, loops and finalizers.
-pub async fn hostile_objects_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     create_hostile_objects(&stage).await?;
     stage.roll_other("hostile objects are created", 10).await?;
@@ -440,7 +440,7 @@ async fn delete_owner_loop(stage: &Stage) -> Result<()> {
 }
 
 /// Rates: many workloads whose pods a quota refuses, and objects that change as fast as their owner can write.
-pub async fn hostile_rates_cost_other_namespaces_nothing(_: Space) -> Result<()> {
+pub async fn hostile_rates_do_not_delay_other_namespaces(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     stage.tenant.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "5"}}})).await?;
     for number in 0..REFUSED {
@@ -504,7 +504,7 @@ impl Drop for Writes {
 }
 
 /// Aggregated APIs with lists that never end, never begin, fail, or are malformed.
-pub async fn misbehaving_aggregated_apis_cost_others_nothing(_: Space) -> Result<()> {
+pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     aggregated::serve(&stage.bed.cluster).await?;
     // Waits for a new discovery, lists of the new kinds, and their fallbacks.

@@ -1,7 +1,7 @@
 //! Creations that admission refuses, for every controller that creates objects in namespaces: while their owners change
 //! all the time, each repeats its creation only as often as its backoff allows.
 //!
-//! A policy, a webhook that cannot be reached and a quota refuse what the accounts of controllers create. Creations in
+//! A policy, an unreachable webhook and a quota refuse creations by the accounts of controllers. Creations in
 //! namespaces that are being deleted are in `workloads::refused_creations`.
 
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ fn pods(app: &str) -> Value {
     with(template(app, "example.com/image:1", &json!({})), json!({"spec": {"serviceAccountName": "worker"}}))
 }
 
-/// Returns a pod that changes all the time, which a workload adopts.
+/// Returns a constantly changing pod, which a workload adopts.
 fn flapping(app: &str, number: usize) -> Value {
     let changes = json!({"metadata": {"annotations": {BEHAVIOUR: FLAP}}, "spec": {"serviceAccountName": "worker"}});
     with(pod(&format!("{app}-flapping-{number}"), app), changes)

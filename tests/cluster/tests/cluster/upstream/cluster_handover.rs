@@ -107,7 +107,7 @@ async fn remove_hold(space: &Space) -> Result<()> {
     .await
 }
 
-/// Deletes two owners; waits until one of them waits for its dependent, which has a foreign finalizer, and the
+/// Deletes two owners; waits until one of them waits for its dependent, which has another client's finalizer, and the
 /// dependent of the other one is an orphan.
 async fn delete_owners(space: &Space) -> Result<()> {
     for (owner, cascade) in [("waits", "foreground"), ("leaves", "orphan")] {

@@ -1,4 +1,4 @@
-//! Creations that the API server refuses: their number, and what they cost other namespaces.
+//! Creations that the API server refuses: their number, and their effect on other namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub async fn deleted_namespace_costs_others_no_time(_: Space) -> Result<()> {
 
 /// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with backoff,
 /// and a rollout in another namespace takes its usual time, also while the namespace is deleted.
-pub async fn refused_namespace_costs_others_no_time(_: Space) -> Result<()> {
+pub async fn refused_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();
     let TwoNamespaces { home, other, _manager } = TwoNamespaces::start(&bed, &faults, FEW_REPLICAS).await?;
@@ -177,7 +177,7 @@ async fn complete(space: &Space, name: &str, replicas: i32) -> Result<()> {
     .await
 }
 
-/// Pods that change all the time do not repeat a creation that a quota refuses; a pod that is lost does.
+/// Constantly changing pods do not cause a repeated creation that a quota refuses; the loss of a pod does.
 pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -198,7 +198,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
         Ok(())
     })
     .await?;
-    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more for each pod that was created meanwhile.
+    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more for each pod that was created in that time.
     let attempts = refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
     ensure!(attempts <= 16, "{attempts} refused creations");
 
@@ -216,7 +216,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     Ok(())
 }
 
-/// Pods of a Job that change all the time do not repeat a creation that a quota refuses.
+/// Constantly changing pods of a Job do not cause a repeated creation that a quota refuses.
 pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -239,12 +239,13 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
         Ok(())
     })
     .await?;
-    // The delays double from one second: 4 attempts in 15 seconds, and one more for each pod that was created meanwhile.
+    // The delays double from one second: 4 attempts in 15 seconds, and one more for each pod that was created in that
+    // time.
     ensure!(count() <= 8, "{} refused creations", count());
     Ok(())
 }
 
-/// A status that waits for more pods is written although the reconcile ends in an error again and again.
+/// A status that waits for more pods is written although the reconcile fails repeatedly.
 pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;
@@ -264,7 +265,7 @@ pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Re
         })
     };
     available(3).await?;
-    // By then the backoff has grown to some ten seconds.
+    // By then the backoff has grown to about ten seconds.
     during(Duration::from_secs(12), "three pods", || async {
         ensure!(space.pods("web").await?.len() == 3);
         Ok(())

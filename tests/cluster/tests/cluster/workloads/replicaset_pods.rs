@@ -168,7 +168,7 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
     ensure!(written > 0, "no status was written: this proves nothing");
     ensure!(
         written as f64 <= MAX_PER_SECOND * seconds + 1.0,
-        "{written} statuses in {seconds} s, of some 40 changes a second"
+        "{written} statuses in {seconds} s, of about 40 changes a second"
     );
     Ok(())
 }

@@ -70,8 +70,8 @@ pub fn file(programs: &Programs) -> Result<PathBuf> {
     })
 }
 
-/// Removes what is left if the creation was killed, or the machine was reset meanwhile. What cannot be removed stays for the
-/// next attempt.
+/// Removes the remains if the creation was killed, or the machine was reset during it. Files that cannot be removed
+/// stay for the next attempt.
 pub fn remove_unfinished(programs: &Programs) {
     base::remove_unfinished(programs);
 }
