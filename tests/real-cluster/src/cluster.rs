@@ -1,6 +1,7 @@
 //! A running cluster: control plane, managers and nodes.
 
 use std::fs;
+use std::iter;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -393,12 +394,16 @@ impl RealCluster {
     }
 
     async fn wait_for_dns(&self) -> Result<()> {
-        let kubeconfig = self.control_plane.kubeconfig(Identity::Admin)?;
+        self.kubectl(&["--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"]).await
+    }
+
+    /// Runs kubectl as the administrator, on a thread of its own: it may wait for something.
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<()> {
         let kubectl = self.control_plane.assets().path(control_plane::assets::Program::Kubectl)?.to_owned();
+        let kubeconfig = format!("--kubeconfig={}", self.control_plane.kubeconfig(Identity::Admin)?.display());
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         spawn_blocking(move || {
-            let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
-            let arguments =
-                [&kubeconfig, "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"];
+            let arguments: Vec<&str> = iter::once(&kubeconfig).chain(&arguments).map(String::as_str).collect();
             crate::command::run(&kubectl.to_string_lossy(), &arguments).map(drop)
         })
         .await?

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use control_plane::assets::go::{self, Recipe};
-use control_plane::assets::{Assets, CSI_SIDECARS, cache_root, csi_sidecars};
+use control_plane::assets::{Assets, CSI_SIDECARS, csi_sidecars};
 use control_plane::csi::{Driver, Service};
 use control_plane::{ControlPlane, Identity};
 use k8s_openapi::api::storage::v1::CSINode;
@@ -20,6 +19,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 use tokio::time::{Instant, sleep};
 
 use crate::node::NodeConfig;
+use crate::parts::Parts;
 
 /// The name of the driver, the provisioner of its StorageClass.
 pub const DRIVER: &str = "folder.csi.example.com";
@@ -41,14 +41,14 @@ const SOURCES: [&str; 11] = [
     include_str!("../go/kubernetes/hostpathplugin/proxy.go"),
 ];
 
-/// A program, its module in `go/`, and its package.
-type Part = (&'static str, &'static str, &'static str);
-
 /// The driver of a cluster.
-const CLUSTER: [Part; 1] = [(NodeConfig::DRIVER, "csi", ".")];
+const CLUSTER: Parts = Parts { sources: &SOURCES, parts: &[(NodeConfig::DRIVER, "csi", ".")] };
 
 /// The programs of upstream's specs.
-const SUITE: [Part; 2] = [(REGISTRAR, "csi", "./registrar"), (HOST_PATH, "kubernetes", "./hostpathplugin")];
+pub(crate) const SUITE: Parts = Parts {
+    sources: &SOURCES,
+    parts: &[(REGISTRAR, "csi", "./registrar"), (HOST_PATH, "kubernetes", "./hostpathplugin")],
+};
 
 /// The driver of upstream's specs, and the proxy to drivers that run inside the suite.
 pub(crate) const HOST_PATH: &str = "hostpathplugin";
@@ -65,37 +65,7 @@ const REGISTRATION_DEADLINE: Duration = Duration::from_secs(60);
 /// When Go is missing or fails, or the disk is full.
 pub fn build() -> Result<()> {
     csi_sidecars()?;
-    build_all(&CLUSTER)
-}
-
-/// Builds the programs of upstream's specs, unless they exist.
-///
-/// # Errors
-/// As [`build`].
-pub fn build_suite() -> Result<()> {
-    build_all(&SUITE)
-}
-
-fn build_all(parts: &[Part]) -> Result<()> {
-    let cache = cache()?;
-    for (name, module, package) in parts {
-        if cache.join(name).is_file() {
-            continue;
-        }
-        let output = go::folder(&cache).join(name).display().to_string();
-        let arguments = ["build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", &output, package];
-        let recipe = Recipe {
-            title: name,
-            binary: name,
-            links: &[],
-            module: Path::new(env!("CARGO_MANIFEST_DIR")).join("go").join(module),
-            arguments: arguments.map(str::to_owned).into(),
-            cgo: false,
-            space: go::SMALL_BUILD_BYTES,
-        };
-        go::build(&recipe, &cache).with_context(|| format!("get {name}"))?;
-    }
-    Ok(())
+    CLUSTER.build()
 }
 
 /// Returns true if the driver and its sidecars exist.
@@ -103,33 +73,7 @@ fn build_all(parts: &[Part]) -> Result<()> {
 /// # Errors
 /// When the environment names no place for them.
 pub fn are_built() -> Result<bool> {
-    Ok(have_all(&CLUSTER)? && Assets::are_built(&CSI_SIDECARS)?)
-}
-
-/// Returns true if the programs of upstream's specs exist.
-///
-/// # Errors
-/// As [`are_built`].
-pub fn are_built_for_suite() -> Result<bool> {
-    have_all(&SUITE)
-}
-
-fn have_all(parts: &[Part]) -> Result<bool> {
-    let cache = cache()?;
-    Ok(parts.iter().all(|(name, ..)| cache.join(name).is_file()))
-}
-
-/// Returns the path of a program that [`build`] or [`build_suite`] makes.
-///
-/// # Errors
-/// When the environment names no place for it.
-pub(crate) fn program(name: &str) -> Result<PathBuf> {
-    Ok(cache()?.join(name))
-}
-
-/// Returns the folder with this version of the programs.
-fn cache() -> Result<PathBuf> {
-    Ok(cache_root()?.join(go::version(&SOURCES)))
+    Ok(CLUSTER.are_built()? && Assets::are_built(&CSI_SIDECARS)?)
 }
 
 /// The driver of a running cluster.
@@ -149,7 +93,7 @@ impl Storage {
         fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
         let socket = cluster.folder().join("csi-folder.sock");
         let service = Service {
-            program: program(NodeConfig::DRIVER)?,
+            program: CLUSTER.path(NodeConfig::DRIVER)?,
             arguments: vec![format!("--socket={}", socket.display()), format!("--volumes={}", folder.display())],
             socket,
             actions: folder.join("events.log"),
@@ -187,7 +131,7 @@ impl Storage {
 
     /// Copies the driver into a node's folder.
     pub(crate) fn copy_driver(&self, node: &Path) -> Result<()> {
-        let from = program(NodeConfig::DRIVER)?;
+        let from = CLUSTER.path(NodeConfig::DRIVER)?;
         fs::copy(&from, node.join(NodeConfig::DRIVER)).with_context(|| format!("copy {}", from.display())).map(drop)
     }
 

@@ -95,6 +95,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         profile: profile(arguments.release),
         has_volumes: true,
         has_suite: false,
+        has_metrics: false,
     };
     order.prepare()?;
     let setup = setup(&order)?;

@@ -80,6 +80,8 @@ pub struct Order<'a> {
     pub has_volumes: bool,
     /// The clusters run upstream's conformance suite.
     pub has_suite: bool,
+    /// The suite uses metrics of pods.
+    pub has_metrics: bool,
 }
 
 impl Order<'_> {
@@ -92,6 +94,7 @@ impl Order<'_> {
             nodes: self.nodes,
             has_volumes: self.has_volumes,
             has_suite: self.has_suite,
+            has_metrics: self.has_metrics,
             has_upstream: self.managers.contains(&Manager::Upstream),
             cargo: cargo::space(&packages, self.profile),
         }
@@ -175,6 +178,7 @@ mod tests {
             profile: cargo::RELEASE,
             has_volumes: true,
             has_suite: false,
+            has_metrics: false,
         };
         let demand = order.demand();
         let expected = Demand { has_upstream: true, ..Demand::of_cluster(3, true) };

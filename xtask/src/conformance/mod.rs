@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use real_cluster::images::suite as suite_images;
 use real_cluster::programs::Programs;
-use real_cluster::{Footprint, RealCluster, Setup};
+use real_cluster::{Footprint, RealCluster, Setup, metrics};
 
 use crate::cluster::{self, Manager, Order};
 use crate::report_folder::ReportFolder;
@@ -56,6 +56,10 @@ pub struct Arguments {
     #[arg(long)]
     volumes: bool,
 
+    /// Also start metrics-server, and provide the image of pods that use CPU and memory, which specs of autoscaling need
+    #[arg(long)]
+    metrics: bool,
+
     /// Build our managers without --release
     #[arg(long)]
     debug: bool,
@@ -83,6 +87,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         profile: if arguments.debug { cargo::DEBUG } else { cargo::RELEASE },
         has_volumes: arguments.volumes,
         has_suite: true,
+        has_metrics: arguments.metrics,
     };
     order.prepare()?;
     // Before the first run: a failed build of the second manager must not cost the first one's run.
@@ -145,6 +150,10 @@ impl Arguments {
         if self.volumes {
             suite_images::volumes::file(&programs)?;
             images.push(suite_images::volumes::FILE.to_owned());
+        }
+        if self.metrics {
+            suite_images::metrics::file(&programs)?;
+            images.push(suite_images::metrics::FILE.to_owned());
         }
         Ok(images)
     }
@@ -209,6 +218,10 @@ async fn measure(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<R
 /// Returns the cluster's footprint too, once it has ended.
 async fn measure_on_cluster(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<(Results, Footprint)> {
     let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
+    if arguments.metrics {
+        metrics::start(&cluster).await?;
+        println!("metrics-server serves metrics");
+    }
     let choice = suite::Choice {
         focus: &arguments.focus,
         skip: &arguments.skip,

@@ -34,6 +34,7 @@ const NODES: Space = mib(420, 1500, 800);
 const STORAGE: Space = mib(250, 600, 400);
 const SUITE: Space = mib(200, 1200, 300);
 const SUITE_STORAGE: Space = mib(150, 200, 100);
+const METRICS: Space = mib(200, 500, 300);
 const IMAGES: Space = mib(150, 0, 0);
 /// The Debian base, and the file that is made from it.
 const SUITE_IMAGES: Space = mib(900, 0, 0);
@@ -69,6 +70,7 @@ pub(super) fn space(demand: &Demand, built: BuiltGroups) -> Space {
         (demand.has_upstream, built.upstream, UPSTREAM),
         (demand.has_suite, built.suite, SUITE),
         (demand.has_suite_volumes(), built.suite_storage, SUITE_STORAGE),
+        (demand.has_metrics, built.metrics, METRICS),
         (demand.has_suite, built.suite_images, SUITE_IMAGES),
     ];
     let missing = groups.into_iter().filter(|(is_needed, is_built, _)| *is_needed && !is_built);
@@ -97,6 +99,7 @@ mod tests {
         storage: true,
         suite: true,
         suite_storage: true,
+        metrics: true,
         images: true,
         suite_images: true,
     };
@@ -112,6 +115,7 @@ mod tests {
             ("a driver that is not used", &plain, BuiltGroups { storage: false, ..ALL }, Space::default(), false),
             ("upstream's manager", &suite, BuiltGroups { upstream: false, ..ALL }, UPSTREAM, true),
             ("programs of the suite", &suite, BuiltGroups { suite: false, ..ALL }, SUITE, true),
+            ("metrics that are not used", &suite, BuiltGroups { metrics: false, ..ALL }, Space::default(), false),
             ("images only", &suite, BuiltGroups { suite_images: false, ..ALL }, SUITE_IMAGES, false),
         ] {
             assert_eq!(space(demand, built), expected, "{name}");

@@ -6,7 +6,7 @@ use anyhow::Result;
 use control_plane::assets::{Assets, Program};
 
 use crate::programs::Programs;
-use crate::{images, storage};
+use crate::{images, metrics, storage};
 
 /// The programs of the control plane.
 const CONTROL_PLANE: [Program; 4] = [Program::Etcd, Program::KubeApiserver, Program::KubeScheduler, Program::Kubectl];
@@ -20,6 +20,8 @@ pub struct Demand {
     pub has_volumes: bool,
     /// The images and programs of upstream's conformance suite.
     pub has_suite: bool,
+    /// Programs of metrics-server and of its load, for specs of the suite.
+    pub has_metrics: bool,
     /// Upstream's controller manager.
     pub has_upstream: bool,
     /// The folder in which cargo builds our managers, and the bytes that it writes, if it has to.
@@ -35,6 +37,7 @@ pub(super) struct BuiltGroups {
     pub(super) storage: bool,
     pub(super) suite: bool,
     pub(super) suite_storage: bool,
+    pub(super) metrics: bool,
     pub(super) images: bool,
     pub(super) suite_images: bool,
 }
@@ -68,7 +71,10 @@ impl Demand {
             programs.build_conformance()?;
         }
         if self.has_suite_volumes() {
-            storage::build_suite()?;
+            storage::SUITE.build()?;
+        }
+        if self.has_metrics {
+            metrics::PARTS.build()?;
         }
         Ok(())
     }
@@ -85,7 +91,8 @@ impl Demand {
             && (built.storage || !self.has_volumes)
             && (built.upstream || !self.has_upstream)
             && (built.suite || !self.has_suite)
-            && (built.suite_storage || !self.has_suite_volumes()))
+            && (built.suite_storage || !self.has_suite_volumes())
+            && (built.metrics || !self.has_metrics))
     }
 }
 
@@ -98,7 +105,8 @@ impl BuiltGroups {
             nodes: programs.are_built(),
             storage: storage::are_built()?,
             suite: programs.are_built_for_conformance(),
-            suite_storage: storage::are_built_for_suite()?,
+            suite_storage: storage::SUITE.are_built()?,
+            metrics: metrics::PARTS.are_built()?,
             images: programs.path(images::FILE).is_file(),
             suite_images: programs.path(images::suite::FILE).is_file(),
         })

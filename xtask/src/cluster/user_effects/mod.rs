@@ -71,6 +71,7 @@ pub fn bench(options: &Options, folder: &Path) -> Result<()> {
         profile: options.profile,
         has_volumes: false,
         has_suite: false,
+        has_metrics: false,
     };
     order.prepare()?;
     let mut setup = programs::setup(&order)?;

@@ -6,6 +6,7 @@ mod base;
 mod busybox;
 mod elf;
 mod enclosed;
+pub mod metrics;
 mod servers;
 pub mod volumes;
 

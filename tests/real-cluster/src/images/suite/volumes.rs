@@ -28,7 +28,7 @@ const SIDECARS: [(Program, &str); 3] = [
 ];
 
 /// Returns the file with the images, which is created if it does not exist. The programs must be built
-/// ([`storage::build_suite`]).
+/// ([`storage::SUITE`]).
 ///
 /// # Errors
 /// If a program cannot be read, or the file cannot be written.
@@ -42,10 +42,10 @@ fn write(path: &Path) -> Result<()> {
     for (program, image) in SIDECARS {
         write_program(&mut layout, image, sidecars.path(program)?)?;
     }
-    write_program(&mut layout, &format!("{REGISTRAR}:v2.17.0"), &storage::program(REGISTRAR)?)?;
+    write_program(&mut layout, &format!("{REGISTRAR}:v2.17.0"), &storage::SUITE.path(REGISTRAR)?)?;
     // Specs run commands in its container.
     let shell = layout.layer(&busybox::root()?)?;
-    let driver = Entry::File(HOST_PATH.into(), 0o755, read(&storage::program(HOST_PATH)?)?);
+    let driver = Entry::File(HOST_PATH.into(), 0o755, read(&storage::SUITE.path(HOST_PATH)?)?);
     let driver = layout.layer(&layer(&[driver])?)?;
     let start = Start { entrypoint: &[&format!("/{HOST_PATH}")], ..Start::default() };
     layout.image(&[&format!("{PREFIX}/{HOST_PATH}:v1.17.1")], &[shell, driver], &start)?;
