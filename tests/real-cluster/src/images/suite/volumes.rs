@@ -28,7 +28,7 @@ const SIDECARS: [(Program, &str); 3] = [
 ];
 
 /// Returns the file with the images, which is created if it does not exist. The programs must be built
-/// ([`storage::SUITE`]).
+/// (`storage::SUITE`).
 ///
 /// # Errors
 /// If a program cannot be read, or the file cannot be written.
