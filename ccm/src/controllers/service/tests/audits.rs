@@ -61,7 +61,9 @@ async fn leak_is_reported_by_the_second_audit_and_kept() {
     assert_eq!(audit(&process).await, 1);
     let [event] = &sim.take_events()[..] else { panic!("not exactly one event") };
     assert!(
-        event.starts_with("Warning LeakedLoadBalancer gone: the Service no longer exists, but the cloud has resources"),
+        event.starts_with(
+            "Warning LeakedLoadBalancer gone: the Service no longer exists, but the cloud still has its resources"
+        ),
         "{event}"
     );
     assert!(event.contains("balancer auidgone") && event.contains("--collect-leaked-load-balancers"), "{event}");
@@ -136,7 +138,7 @@ async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
     assert_eq!((third.leaks, third.again), (1, None));
     let events = sim.take_events();
     assert!(
-        events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if it is not needed")),
+        events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if they are not needed")),
         "{events:?}"
     );
 }
