@@ -10,7 +10,7 @@ use crate::test::one_program;
 
 /// Tests that run upstream's manager, by parts of their names among the cluster tests.
 pub const TESTS: [&str; 6] =
-    ["as_by_upstream", "cloud::takeover::", "devices::", "endpoints::", "nodes::failure::", "upstream::"];
+    ["as_in_upstream", "cloud::takeover::", "devices::", "endpoints::", "nodes::failure::", "upstream::"];
 
 /// Compare with upstream's manager: final states, and takeovers in both directions.
 ///

@@ -340,9 +340,9 @@ mod tests {
         for is_repeated in [true, false] {
             let writer = endless_pages(is_repeated).await;
             let error = writer.list_each(&THINGS, "ns", |_| {}).await.expect_err("no end").to_string();
-            assert!(error.contains("no end of the list of things"), "{error}");
+            assert!(error.contains("does not lead to the end of the list of things"), "{error}");
             let error = writer.list_metadata(&THINGS, "ns", "").await.expect_err("no end").to_string();
-            assert!(error.contains("no end of the list of things"), "{error}");
+            assert!(error.contains("does not lead to the end of the list of things"), "{error}");
         }
     }
 
