@@ -271,12 +271,21 @@ impl Balancers {
         Ok(opened.refused)
     }
 
-    /// Finds the Classic Load Balancer of a Service after a failed call: its instances follow nodes nevertheless.
-    pub(super) async fn find_existing_classic(
+    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if it alone serves the
+    /// Service, so that no target group has to be updated, and the first failure, after which target groups still are.
+    pub(super) async fn update_classic(
         &self,
         work: &Work<'_>,
         state: &mut BalancerState,
-    ) -> Result<(), CloudError> {
+    ) -> (bool, Result<(), CloudError>) {
+        let found = self.find_existing_classic(work, state).await;
+        let updated = self.update_kept_classic(work, state).await;
+        let is_alone = updated == Ok(true) && work.settings.user_groups.is_empty();
+        (is_alone, found.and(updated.map(drop)))
+    }
+
+    /// Finds the Classic Load Balancer of a Service after a failed call: its instances still follow nodes.
+    async fn find_existing_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         if state.known.is_some() || state.classic.is_some() || state.no_classic {
             return Ok(());
         }
@@ -291,11 +300,7 @@ impl Balancers {
     }
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
-    pub(super) async fn update_kept_classic(
-        &self,
-        work: &Work<'_>,
-        state: &mut BalancerState,
-    ) -> Result<bool, CloudError> {
+    async fn update_kept_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
         // After a failure the next call reads it again.
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
         let now = Instant::now();

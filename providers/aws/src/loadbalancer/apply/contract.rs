@@ -185,13 +185,12 @@ impl Balancers {
         if work.settings.alb.is_some() {
             return Ok(());
         }
-        let searched = self.find_existing_classic(work, state).await;
-        let classic = self.update_kept_classic(work, state).await;
-        if classic == Ok(true) && work.settings.user_groups.is_empty() {
-            return Ok(());
+        let (is_alone, updated) = self.update_classic(work, state).await;
+        if is_alone {
+            return updated;
         }
         let groups = self.set_group_targets(spec, work, state).await;
-        searched.and(classic).and(groups)
+        updated.and(groups)
     }
 
     /// Updates the targets of target groups.

@@ -194,14 +194,12 @@ impl Balancers {
         if work.settings.alb.is_some() {
             return Ok(());
         }
-        let searched = self.find_existing_classic(work, state).await;
-        let classic = self.update_kept_classic(work, state).await;
-        let groups = if classic == Ok(true) && work.settings.user_groups.is_empty() {
-            Ok(())
-        } else {
-            self.update_existing_groups(work, state).await
-        };
-        searched.and(classic).and(groups)
+        let (is_alone, updated) = self.update_classic(work, state).await;
+        if is_alone {
+            return updated;
+        }
+        let groups = self.update_existing_groups(work, state).await;
+        updated.and(groups)
     }
 
     async fn update_existing_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
