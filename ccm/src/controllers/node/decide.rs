@@ -38,7 +38,12 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
 /// Returns true if neither the node nor its instance has a provider ID. Such a node stays uninitialized: other controllers
 /// need the ID, and nothing sets it later. Upstream: cloud-provider, CloudNodeController.getInstanceMetadata.
 pub fn lacks_provider_id(node: &Node, instance: &Instance) -> bool {
-    instance.provider_id.is_empty() && node.cloud.as_ref().is_none_or(|cloud| cloud.provider_id.is_empty())
+    instance.provider_id.is_empty() && !has_provider_id(node)
+}
+
+/// Returns true if a node has a provider ID.
+pub fn has_provider_id(node: &Node) -> bool {
+    node.cloud.as_ref().is_some_and(|cloud| !cloud.provider_id.is_empty())
 }
 
 /// Labels to set.

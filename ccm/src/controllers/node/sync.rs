@@ -17,7 +17,9 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
-use super::decide::{addresses, has_addresses, initial_labels, lacks_provider_id, missing_instance, reconciled_labels};
+use super::decide::{
+    addresses, has_addresses, has_provider_id, initial_labels, lacks_provider_id, missing_instance, reconciled_labels,
+};
 use super::decide_updates::{Changes, LabelEdits, changed_taints, changes, label_edits};
 use super::keys::{self, Key};
 use super::metrics::Delays;
@@ -138,7 +140,7 @@ impl CloudNode {
         let changed_taints = changed_taints(&node.taints, instance, self.features.taints);
         let taints = initialized_taints(changed_taints.as_deref().unwrap_or(&node.taints));
         let mut spec = Map::from_iter([("taints".to_owned(), taints)]);
-        if node.cloud.as_ref().is_none_or(|cloud| cloud.provider_id.is_empty()) {
+        if !has_provider_id(node) {
             spec.insert("providerID".into(), json!(instance.provider_id));
         }
         let mut metadata = json!({"uid": node.meta.uid.to_string(), "resourceVersion": version.to_string()});
