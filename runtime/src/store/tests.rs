@@ -165,14 +165,7 @@ fn versions_of_deleted_objects_are_forgotten() {
 
 #[test]
 fn children_are_found_in_the_namespace_of_their_controller_only() {
-    let controller = kinds::OwnerRef {
-        api_version: "apps/v1".into(),
-        kind: "ReplicaSet".into(),
-        name: "web".into(),
-        uid: Uid::parse("web"),
-        controller: Some(true),
-        block_owner_deletion: None,
-    };
+    let controller = thing(1).controller_ref();
     let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, vec![by_controller()]);
     for namespace in ["ns", "tenant"] {
         let owners = kinds::Interner::default().owners(std::slice::from_ref(&controller));

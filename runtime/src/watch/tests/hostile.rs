@@ -112,19 +112,28 @@ async fn answer_that_is_no_list_deletes_nothing() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn object_of_another_kind_is_not_stored() {
+/// Serves each list and each watch by these replies, and counts the lists.
+async fn list_and_watch(
+    list: impl Fn() -> Reply + Send + Sync + 'static,
+    watch: impl Fn() -> Reply + Send + Sync + 'static,
+) -> (Arc<Clients>, Arc<AtomicUsize>) {
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = lists.clone();
     let clients = clients(move |uri| match uri {
         uri if uri.contains("sendInitialEvents") => {
             counted.fetch_add(1, Ordering::SeqCst);
-            honest_list(9)
+            list()
         }
         uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
-        _ => Reply::Open(vec![event_of("Secret", "ADDED", &object("other", 10))]),
-    })
-    .await;
+        _ => watch(),
+    });
+    (clients.await, lists)
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_of_another_kind_is_not_stored() {
+    let watch = || Reply::Open(vec![event_of("Secret", "ADDED", &object("other", 10))]);
+    let (clients, lists) = list_and_watch(|| honest_list(9), watch).await;
     let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
     start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
@@ -139,17 +148,9 @@ fn large(number: u64) -> Vec<u8> {
 
 #[tokio::test(start_paused = true)]
 async fn metadata_that_a_watch_adds_is_limited() {
-    let lists = Arc::new(AtomicUsize::new(0));
-    let counted = lists.clone();
-    let clients = clients(move |uri| match uri {
-        uri if uri.contains("sendInitialEvents") => {
-            counted.fetch_add(1, Ordering::SeqCst);
-            Reply::Open(vec![end_of_list(9)])
-        }
-        uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
-        _ => Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect()),
-    })
-    .await;
+    let watch =
+        || Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect());
+    let (clients, lists) = list_and_watch(|| Reply::Open(vec![end_of_list(9)]), watch).await;
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
     let (store, mut tasks) = (Arc::new(Store::<Metadata>::new(decode, Vec::new())), JoinSet::new());
     let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Metadata };
