@@ -235,7 +235,7 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
-    /// decoded. The Writer refuses all deletions of a reconcile that has read such a record.
+    /// decoded. The Writer refuses deletions in its namespace by a reconcile that has read it.
     pub fn is_stale(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
