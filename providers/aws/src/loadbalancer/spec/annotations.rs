@@ -354,19 +354,36 @@ fn addresses(
     let allocations = reading.owned("eip-allocations");
     let private = reading.parsed("private-ipv4-addresses", "use IPv4 addresses with commas between them");
     let v6 = reading.parsed("ipv6-addresses", "use IPv6 addresses with commas between them");
-    let internal = scheme.unwrap_or(Scheme::Internal) == Scheme::Internal;
-    if internal && !allocations.is_empty() {
-        let fix = "make the load balancer internet-facing, or leave this out: an internal one has no Elastic IPs";
-        reading.refuse("eip-allocations", &allocations.join(","), fix);
-    }
-    if !internal && !private.is_empty() {
-        let fix = "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise";
-        let given = reading.text("private-ipv4-addresses").unwrap_or_default();
-        reading.refuse("private-ipv4-addresses", given, fix);
+    if let Some(Misfit { suffix, value, fix }) = scheme.and_then(|scheme| misfit(scheme, &allocations, &private)) {
+        reading.refuse(suffix, &value, fix);
     }
     if families == Families::Ipv4 && !v6.is_empty() {
         let fix = "set the annotation for ip-address-type to dualstack too";
         let given = reading.text("ipv6-addresses").unwrap_or_default();
+/// Addresses that a load balancer of its scheme cannot have: the annotation, its value, and the fix.
+pub(crate) struct Misfit {
+    pub suffix: &'static str,
+    pub value: String,
+    pub fix: &'static str,
+}
+
+/// Returns addresses that do not fit the scheme of a load balancer.
+pub(crate) fn misfit(scheme: Scheme, allocations: &[String], private: &[Ipv4Addr]) -> Option<Misfit> {
+    match scheme {
+        Scheme::Internal if !allocations.is_empty() => Some(Misfit {
+            suffix: "eip-allocations",
+            value: allocations.join(","),
+            fix: "make the load balancer internet-facing, or leave this out: an internal one has no Elastic IPs",
+        }),
+        Scheme::InternetFacing if !private.is_empty() => Some(Misfit {
+            suffix: "private-ipv4-addresses",
+            value: private.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            fix: "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise",
+        }),
+        _ => None,
+    }
+}
+
         reading.refuse("ipv6-addresses", given, fix);
     }
     (allocations, private, v6)
