@@ -355,6 +355,12 @@ fn group(
         // Only this tag identifies the Service of its targets.
         tags.insert(names::RESOURCE.into(), part);
     }
+    let labels = Some(&settings.node_labels).filter(|_| kind == TargetType::Instance);
+    let had_labels = inputs.observed.target_group(&name).is_some_and(|one| one.tags.contains_key(names::NODE_LABELS));
+    // The empty value replaces labels that are no longer required.
+    if let Some(labels) = labels.filter(|labels| had_labels || !labels.is_empty()) {
+        tags.insert(names::NODE_LABELS.into(), names::node_labels_tag(labels));
+    }
     TargetGroup {
         name,
         target_type: settings.target_type,

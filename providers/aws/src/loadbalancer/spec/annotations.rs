@@ -26,28 +26,35 @@ const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
 pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targeting, Option<Settings>), CloudError> {
-    read_with(spec, policy, &mut Reading::new(spec))
-}
-
-/// Returns an invalid Service without the annotations that are wrong; `None` if its targets depend on a mistake.
-pub(crate) fn without_mistakes(spec: &LoadBalancerSpec, policy: &Policy) -> Option<LoadBalancerSpec> {
     let mut reading = Reading::new(spec);
-    read_with(spec, policy, &mut reading).err()?;
-    let wrong = reading.removable_mistakes()?;
-    let mut rest = spec.clone();
-    rest.annotations.retain(|key, _| !wrong.contains(key));
-    read(&rest, policy).is_ok().then_some(rest)
+    let Some(mut settings) = read_all(spec, policy, &mut reading) else { return Ok((Targeting::Elsewhere, None)) };
+    reading.finish()?;
+    settings.classic_only = reading.classic_only();
+    if let Some(error) =
+        settings.classic_only.clone().filter(|_| !settings.untyped || settings.replace_classic.is_some())
+    {
+        return Err(error);
+    }
+    settings.warnings = reading.take_warnings();
+    let targeting = match settings.target_type {
+        TargetType::Instance | TargetType::Alb => Targeting::Nodes,
+        TargetType::Ip => Targeting::Endpoints,
+    };
+    Ok((targeting, Some(settings)))
 }
 
-fn read_with(
-    spec: &LoadBalancerSpec,
-    policy: &Policy,
-    reading: &mut Reading<'_>,
-) -> Result<(Targeting, Option<Settings>), CloudError> {
+/// Returns the settings of an invalid Service as if its mistakes were missing; `None` if another controller makes its load
+/// balancer. They are not used to create or change a load balancer.
+pub(crate) fn read_leniently(spec: &LoadBalancerSpec, policy: &Policy) -> Option<Settings> {
+    read_all(spec, policy, &mut Reading::new(spec))
+}
+
+/// Returns all settings, and records mistakes; `None` if another controller makes the load balancer.
+fn read_all(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>) -> Option<Settings> {
     let kind = reading.text("type");
     let flavour = match (spec.class.as_deref(), kind) {
         (Some(_), _) => Flavour::Controller,
-        (None, Some("external" | "nlb-ip")) if !policy.controller_services => return Ok((Targeting::Elsewhere, None)),
+        (None, Some("external" | "nlb-ip")) if !policy.controller_services => return None,
         (None, Some("external" | "nlb-ip")) => Flavour::Controller,
         (None, None | Some("nlb")) => Flavour::CloudProvider,
         (None, Some(other)) => {
@@ -65,19 +72,7 @@ fn read_with(
     let mut settings = read_settings(spec, policy, flavour, target_type, reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
-    reading.finish()?;
-    settings.classic_only = reading.classic_only();
-    if let Some(error) =
-        settings.classic_only.clone().filter(|_| !settings.untyped || settings.replace_classic.is_some())
-    {
-        return Err(error);
-    }
-    settings.warnings = reading.take_warnings();
-    let targeting = match target_type {
-        TargetType::Instance | TargetType::Alb => Targeting::Nodes,
-        TargetType::Ip => Targeting::Endpoints,
-    };
-    Ok((targeting, Some(settings)))
+    Some(settings)
 }
 
 /// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller, buildTargetType.
@@ -360,6 +355,11 @@ fn addresses(
     if families == Families::Ipv4 && !v6.is_empty() {
         let fix = "set the annotation for ip-address-type to dualstack too";
         let given = reading.text("ipv6-addresses").unwrap_or_default();
+        reading.refuse("ipv6-addresses", given, fix);
+    }
+    (allocations, private, v6)
+}
+
 /// Addresses that a load balancer of its scheme cannot have: the annotation, its value, and the fix.
 pub(crate) struct Misfit {
     pub suffix: &'static str,
@@ -382,11 +382,6 @@ pub(crate) fn misfit(scheme: Scheme, allocations: &[String], private: &[Ipv4Addr
         }),
         _ => None,
     }
-}
-
-        reading.refuse("ipv6-addresses", given, fix);
-    }
-    (allocations, private, v6)
 }
 
 fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attributes {
