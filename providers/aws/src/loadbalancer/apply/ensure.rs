@@ -418,7 +418,9 @@ impl Balancers {
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }
-            if applied.in_use.is_some() {
+            // The plan deleted a load balancer that AWS could not set up: the next one is created after a pause.
+            let pauses = state.setup_pause(Instant::now()).is_some();
+            if pauses || applied.in_use.is_some() {
                 break;
             }
         }
