@@ -313,7 +313,7 @@ mod tests {
 
     type Requests = Arc<Mutex<Vec<String>>>;
 
-    /// The controller with an empty cache of pods, in front of a server with these members of groups.
+    /// The controller with an empty cache of pods, and a server with these members of groups.
     async fn protection(groups: &[&str], members: Vec<u8>) -> (Protection, Requests) {
         let requests = Requests::default();
         let noted = requests.clone();

@@ -93,7 +93,7 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     if end.last_transition.is_zero() {
         return Err(UnknownFinishTime(job.meta.key()));
     }
-    // Times of the API end a day after the last timestamp.
+    // The API allows times up to a day after the largest `Timestamp`.
     let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(Timestamp::MAX);
     let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
@@ -129,7 +129,7 @@ impl TtlReconciler {
         if let Some(outcome) = self.outcome(&job)? {
             return Ok(outcome);
         }
-        // The TTL may have been raised, or the Job replaced: an uncached read decides.
+        // The TTL may have been raised, or the Job replaced: the decision is repeated after an uncached read.
         let fresh = match self.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
             response => response?,
@@ -146,7 +146,7 @@ impl TtlReconciler {
                 self.lateness.observe(lateness(&fresh, (self.clock)()));
                 Ok(Outcome::Done)
             }
-            // Another client's deletion is not late.
+            // The metric does not measure deletions by other clients.
             Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

@@ -34,7 +34,7 @@ pub struct Group {
 /// A Service's pods.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// Groups of pods. A group is empty if all its pods are stranded.
+    /// Groups of pods. A group is empty if all its pods are left out.
     pub groups: Vec<Group>,
     /// Pods that are left out because their node does not exist, with the node.
     pub stranded: Vec<(Str, Str)>,

@@ -33,7 +33,7 @@ pub struct Counts {
     pub allocations: u64,
     /// Parts that became free.
     pub releases: u64,
-    /// Parts that were passed over by the last allocation: zero if the first one was free.
+    /// Parts that the last allocation skipped: zero if the first one was free.
     pub tries: u64,
 }
 

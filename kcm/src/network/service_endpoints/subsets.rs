@@ -10,7 +10,7 @@ use kinds::endpoints::{Address, Subset};
 use kinds::ip::Ip;
 
 /// Maximum number of addresses in overlapping subsets, counted once for each set of ports. An Endpoints object of 1.5
-/// MB with 20,000 addresses on each of 20,000 ports must not be multiplied out.
+/// MB with 20,000 addresses on each of 20,000 ports must not be expanded to all combinations.
 const MAX_ADDRESSES: usize = 1 << 20;
 
 /// Subsets overlap so much that their canonical form is too large.
@@ -50,7 +50,8 @@ fn merged(mut reached: RankedAddresses) -> RankedAddresses {
     reached
 }
 
-/// Returns the ports of subsets by the subsets that contain them. A subset without ports has one that is `None`.
+/// Groups ports by the set of subsets that contain them. A subset without ports counts as one with the single port
+/// `None`.
 fn ports_by_subsets(subsets: &[Subset]) -> HashMap<Vec<usize>, Vec<Option<&Port>>> {
     let mut sources: HashMap<Option<&Port>, Vec<usize>> = HashMap::new();
     for (at, subset) in subsets.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
+//! The history of a workload's template as ControllerRevisions, shared by StatefulSets and DaemonSets.
 //!
 //! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
-//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
-//! only for a template that [`Memory`] does not contain. Upstream: pkg/controller/history.
+//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. The object is
+//! read only if [`Memory`] does not contain its template. Upstream: pkg/controller/history.
 
 mod data;
 mod equality;
@@ -61,7 +61,7 @@ pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc
     sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
 }
 
-/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative
+/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and are kept. A negative
 /// limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };

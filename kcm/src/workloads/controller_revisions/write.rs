@@ -32,7 +32,7 @@ pub struct History<'a> {
     pub consistency: &'a Consistency,
     /// The controller's client.
     pub writer: &'a Writer,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: &'a CreationGate,
     /// Refused creations of revisions.
     pub refusals: &'a Refusals,

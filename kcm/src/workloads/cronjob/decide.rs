@@ -126,8 +126,8 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Returns the Jobs to delete, so that `limit` of these finished Jobs are kept: those that started first, then by name.
-/// Upstream: pkg/controller/cronjob, removeOldestJobs.
+/// Returns the Jobs to delete so that `limit` of these finished Jobs remain. Jobs that started first are deleted first,
+/// in the order of their names if they started together. Upstream: pkg/controller/cronjob, removeOldestJobs.
 pub fn surplus_jobs(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));

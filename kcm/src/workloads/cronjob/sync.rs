@@ -84,7 +84,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.namespace, &cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // The active list may lack runs: then another one could start in parallel.
+            // The active list may lack a Job: then a second one could be started in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
@@ -98,8 +98,9 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // After the status write: if this process ended in between, the next leader could not record deleted Jobs. One
-        // that was just listed as active is recorded as finished by the next reconcile.
+        // Jobs are deleted after the status write. If they were deleted before it, and this process ended in between,
+        // the next leader could not record their results. A Job that the write has added to the active list is kept:
+        // the next reconcile records that it has finished.
         let listed = active_uids(&status);
         let existing = jobs.iter().map(|job| &**job);
         let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
@@ -205,8 +206,8 @@ impl CronJobs {
     }
 
     /// Creates the Job of a run that is due, unless it must not start or was just refused. A Job that exists, but is
-    /// missing in the status, becomes an active one, even if it has finished: this process or a previous leader ended
-    /// after its creation. The reconcile after that records that it has finished.
+    /// missing in the status, is added to the active list, even if it has finished: a process ended between its
+    /// creation and the status write. The next reconcile records that it has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -270,8 +271,8 @@ impl CronJobs {
         status.active.retain(|active| !finished.contains(&active.uid));
     }
 
-    /// Removes Jobs from the active list that the API server does not have in the CronJob's namespace. One of another
-    /// namespace was not created here: who may write the status must not delete it through this controller.
+    /// Removes Jobs from the active list that do not exist in the CronJob's namespace. An entry that refers to another
+    /// namespace is removed, too: otherwise a user who may write the status could have this controller delete any Job.
     async fn remove_missing(
         &self,
         cron_job: &CronJob,

@@ -89,8 +89,9 @@ pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A large placement is compared in
-/// the reconcile only: here it would delay the events of all nodes.
+/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A placement with very many
+/// tolerations or affinity terms is compared only in the reconcile: here the comparison would delay the events of all
+/// nodes.
 pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
     let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));

@@ -202,8 +202,8 @@ impl DaemonSets {
         acted
     }
 
-    /// Brings the pods closer to the desired state. Old pods are replaced only when no node misses one or has too many.
-    /// Upstream: pkg/controller/daemon, updateDaemonSet.
+    /// Brings the pods closer to the desired state. Old pods are replaced only if no node lacks a pod or has surplus
+    /// pods. Upstream: pkg/controller/daemon, updateDaemonSet.
     async fn decide_and_carry_out(
         &self,
         work: &Work<'_>,

@@ -163,9 +163,9 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync. Only
-/// with `rollout` the conditions about progress and failures are updated. The status need not be written if it equals
-/// the Deployment's and the revision annotation stays. Upstream: pkg/controller/deployment, calculateStatus and
+/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync. The
+/// conditions about progress and failures are updated only with `rollout`. No write is needed if the status equals the
+/// Deployment's and the revision annotation does not change. Upstream: pkg/controller/deployment, calculateStatus and
 /// syncRolloutStatus.
 pub fn status(
     deployment: &Deployment,
@@ -204,17 +204,17 @@ pub fn status(
     status
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the Deployment's. Changing
-/// counts are delayed. A final state, a changed condition and a new observed generation are not, because users and
-/// tools wait for them (kubectl rollout status).
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the Deployment's.
+/// Changing counts are delayed. A final state, a changed condition and a new observed generation are not, because users
+/// and tools wait for them (kubectl rollout status).
 pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
         for condition in &mut conditions {
-            // The time of the last progress is written with the counts that show it,
+            // The time of the last progress is not compared: it is written together with the counts.
             condition.last_update = Time::default();
-            // and so is the fact that a rollout is in progress.
+            // Reasons that only report a rollout in progress count as equal for the same reason.
             if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
                 condition.reason = SET_UPDATED.into();
                 condition.message = "".into();
@@ -283,11 +283,11 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// Returns when to reconcile a rollout that no change would requeue: one second after its deadline. `status` is
-/// the one at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
+/// Returns the time after which a rollout is reconciled without a change: one second after its deadline. `status` is
+/// that at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
 ///
-/// Differs from upstream: a rollout that was completed once is not reconciled again, because time changes nothing about
-/// it. Upstream requeues it continuously while one of its pods is not available.
+/// Differs from upstream: a rollout that was completed once is not reconciled again, because it cannot time out.
+/// Upstream requeues it continuously while one of its pods is not available.
 pub fn recheck_after(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> Option<Duration> {
     let deadline = progress_deadline(deployment)?;
     let current = condition(status, PROGRESSING)?;

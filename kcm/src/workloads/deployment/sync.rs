@@ -58,7 +58,7 @@ enum Stop {
     NamespaceTerminating,
     /// The creation of the new ReplicaSet was refused, and may be repeated after this time.
     Waits(Duration),
-    /// A request failed, or the Deployment is wrong.
+    /// A request failed, or the Deployment is invalid.
     Failed(ReconcileError),
 }
 
@@ -306,7 +306,7 @@ impl Deployments {
                 let response = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
-                    // The cache may have the set with an older template, which made it an old one.
+                    // The cache may contain the set with an outdated template, so that it was counted as an old set.
                     work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
                     return self.apply_response(work, &response);
                 }

@@ -31,7 +31,7 @@ pub struct Bounds {
     pub desired: i32,
 }
 
-/// Returns true if the budget refers to a share of the scale of the pods' owners.
+/// Returns true if the bounds depend on the scale of the pods' owners.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
@@ -130,10 +130,11 @@ pub fn status(
     }
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed.
+/// Returns the maximum delay of a status write, from the time at which the status first differed.
 ///
 /// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
-/// does not change. Nothing else is: a smaller number prevents evictions, and clients retry for a larger one.
+/// does not change. All other changes are written immediately: a smaller number prevents evictions, and clients retry
+/// until it is larger.
 pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
@@ -147,8 +148,8 @@ pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     }
 }
 
-/// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is
-/// updated. Upstream: pkg/controller/disruption, failSafe.
+/// Returns the status of a budget whose pods could not be counted: no disruption is allowed, and the counts keep their
+/// values. Upstream: pkg/controller/disruption, failSafe.
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
     let observed = budget.status.observed_generation;
     BudgetStatus {

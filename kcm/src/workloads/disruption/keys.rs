@@ -76,7 +76,7 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
 pub enum Urgency {
     /// Fewer pods may be disrupted: until it is written, the old number allows too many evictions.
     Immediate,
-    /// More pods may be disrupted, or the number stays.
+    /// The number of pods that may be disrupted increases or does not change.
     Coalesced,
 }
 
@@ -99,7 +99,7 @@ fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: another program
+/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: a program other
 /// than the kubelet set it, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {

@@ -1,4 +1,4 @@
-//! Policy: the state of a Job: its pods by result, its indexes, and the condition that decides it.
+//! Policy: the state of a Job: its pods by result, its indexes, and the condition that ends it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct JobState {
     pub indexed: Option<IndexState>,
     /// Failures since the last success.
     pub backoff: Backoff,
-    /// The condition that decides the Job; `None` while it runs.
+    /// The condition that ends the Job; `None` while it runs.
     pub verdict: Option<Condition>,
     /// Time until its deadline.
     pub deadline_in: Option<SignedDuration>,
@@ -109,7 +109,7 @@ fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
 }
 
 impl View<'_> {
-    /// Returns `spec.completions` where it must be set.
+    /// Returns `spec.completions`; 0 if it is not set.
     pub fn completions(&self) -> i32 {
         self.job.completions.unwrap_or(0)
     }
@@ -119,7 +119,7 @@ impl View<'_> {
         has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
     }
 
-    /// Returns true if a pod has an index of this Job, or none is needed.
+    /// Returns true if a pod has an index of this Job, or the Job has no indexes.
     pub fn is_in_range(&self, pod: &Pod) -> bool {
         !self.job.is_indexed() || index_of(pod).is_some_and(|index| index < self.completions())
     }
@@ -221,7 +221,7 @@ impl View<'_> {
         waiting
     }
 
-    /// Returns the condition that decides the Job, in upstream's order: what was decided before, failures, success.
+    /// Returns the condition that ends the Job, checked in upstream's order: earlier decisions, failures, success.
     fn verdict(
         &self,
         status: &JobStatus,

@@ -36,11 +36,11 @@ pub enum Plan {
     /// The Job has succeeded or failed: delete its active pods. They keep the tracking finalizer, so that they are
     /// counted.
     End(Vec<Arc<Pod>>),
-    /// Delete these. Their tracking finalizer is removed first, so that they are not counted.
+    /// Delete these pods. Their tracking finalizer is removed first, so that they are not counted.
     Remove(Vec<Arc<Pod>>),
     /// Create pods, but only after this time.
     Wait(SignedDuration),
-    /// Create these.
+    /// Create these pods.
     Create(Vec<NewPod>),
 }
 
@@ -69,7 +69,7 @@ pub enum SuspensionChange {
 pub struct Outcome {
     /// Its status, without the counts of finished pods.
     pub status: JobStatus,
-    /// The condition that decides it.
+    /// The condition that ends it.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
@@ -106,7 +106,8 @@ impl View<'_> {
             return removing(self.to_remove(state, active));
         }
         let wanted = match self.job.completions {
-            // A work queue: after the first success running pods continue, and none are added.
+            // Without `completions` the Job is a work queue: after the first success, running pods continue and none
+            // are added.
             None if state.succeeded > 0 => active,
             None => self.job.parallelism,
             Some(completions) => (completions - state.succeeded).min(self.job.parallelism).max(0),
@@ -228,7 +229,7 @@ impl View<'_> {
         outcome
     }
 
-    /// Sets the condition `Suspended` as the spec requests. The start time follows.
+    /// Sets the condition `Suspended` as the spec requests. Updates the start time to match.
     fn apply_suspension(&self, outcome: &mut Outcome) {
         let conditions = &mut outcome.status.conditions;
         let (status, reason, message) = if self.job.suspend {
@@ -258,9 +259,9 @@ impl View<'_> {
 /// SyncJobBatchPeriod.
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
-/// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
-/// longer ready are not.
+/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Changes by pods that
+/// start, or that end while others run, are delayed. The start of a Job, the readiness of its last pod, and the loss of
+/// a ready pod are written immediately.
 fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

@@ -12,16 +12,16 @@ use super::indexes::Indexes;
 use crate::pods::control::CreateError;
 
 // Upstream's texts, with its line breaks and tabs.
-const JUDGED_HELP: &str = "The number of failed Pods handled by failure policy with\n\t\t\trespect to the failure policy \
+const FAILURE_POLICY_HELP: &str = "The number of failed Pods handled by failure policy with\n\t\t\trespect to the failure policy \
                            action applied based on the matched\n\t\t\trule. Possible values of the action label \
                            correspond to the\n\t\t\tpossible values for the failure policy rule action, which \
                            are:\n\t\t\t\"FailJob\", \"Ignore\" and \"Count\".";
-const HELD_HELP: &str = "The number of terminated pods (phase=Failed|Succeeded)\nthat have the finalizer \
+const TRACKED_PODS_HELP: &str = "The number of terminated pods (phase=Failed|Succeeded)\nthat have the finalizer \
                          batch.kubernetes.io/job-tracking\nThe event label can be \"add\" or \"delete\".";
 const INDEXES_HELP: &str = "The number of finished indexes. Possible values for the\n\t\t\tstatus label are: \
                             \"succeeded\", \"failed\". Possible values for the\n\t\t\tbackoffLimit label are: \
                             \"perIndex\" and \"global\"";
-const MADE_HELP: &str = "The number of Pods created by the Job controller labelled with a reason for the Pod \
+const CREATIONS_HELP: &str = "The number of Pods created by the Job controller labelled with a reason for the Pod \
                          creation.\nThis metric also distinguishes between Pods created using different \
                          PodReplacementPolicy settings.\nPossible values of the \"reason\" label are:\n\"new\", \
                          \"recreate_terminating_or_failed\", \"recreate_failed\".\nPossible values of the \
@@ -52,7 +52,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns the need of a Job of which this many pods failed, and this many are terminating.
+    /// Returns the reason for a Job with these numbers of failed and of terminating pods.
     pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
         match (job.replace_only_failed, failed > 0) {
             (true, true) => Self::Failed,
@@ -101,10 +101,10 @@ impl JobMetrics {
                 .counts(&name("jobs_by_external_controller"), "The number of Jobs managed by an external controller"),
             pods_finished: metrics
                 .counts(&name("job_pods_finished"), "The number of finished Pods that are fully tracked"),
-            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), JUDGED_HELP),
-            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), HELD_HELP),
+            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), FAILURE_POLICY_HELP),
+            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), TRACKED_PODS_HELP),
             indexes: metrics.counts(&name("job_finished_indexes"), INDEXES_HELP),
-            made: metrics.counts(&name("job_pods_creation"), MADE_HELP),
+            made: metrics.counts(&name("job_pods_creation"), CREATIONS_HELP),
         }
     }
 
@@ -153,7 +153,7 @@ impl JobMetrics {
         if each {
             let failed = |status: &JobStatus| total(status.failed_indexes.as_deref().unwrap_or_default());
             let new = failed(after) - failed(before);
-            // Unlike the others, this series does not exist before its first index.
+            // Unlike the other metrics, this one has no series before the first index has finished.
             if new > 0 {
                 indexes(false, new);
             }

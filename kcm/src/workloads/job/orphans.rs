@@ -26,7 +26,7 @@ const REMEMBERED: usize = 1024;
 pub enum OrphanKey {
     /// One pod.
     Pod(ObjectKey),
-    /// The pods of a Job that was deleted or has finished. Equal by uid.
+    /// The pods of a Job that was deleted or has finished. Compared by uid.
     PodsOf(Arc<Job>),
 }
 

@@ -73,7 +73,7 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The circumstances of a creation of pods.
+/// The conditions under which pods are created.
 struct Creation<'a> {
     need: Need,
     /// The PodGroup of the pods.
@@ -94,7 +94,7 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     }
 }
 
-/// Returns what a reconcile with this plan does, for the metrics.
+/// Returns the metrics' label for the action of a plan.
 fn action_of(view: &View<'_>, plan: &Plan) -> SyncAction {
     match plan {
         Plan::Create(_) | Plan::Wait(_) => SyncAction::Created,
@@ -185,7 +185,7 @@ impl Jobs {
         let attempt = Attempt::new(&job.meta, missing, owned);
         let is_postponed = self.is_postponed(key, &plan, &attempt);
         if is_postponed && self.scheduling.is_some() && scheduling::is_new(job, !pods.is_empty()) {
-            // Its first status would make it a Job that no longer gets a group.
+            // With its first status the Job would no longer count as new, and would never get a group.
             return Ok(Outcome::Done);
         }
         let group = if is_postponed { None } else { self.group(key, job, &pods, &plan, &attempt).await? };
@@ -457,7 +457,8 @@ impl Jobs {
         }
         control.delete(key, job, pod).await?;
         if !uncounted {
-            // It exists until its finalizer is removed, and is counted by then: nothing waits for it.
+            // The pod exists until its finalizer is removed, and is counted before that: its deletion need not be
+            // awaited.
             control.consistency.not_deleting(key, &pod.meta.uid);
         }
         Ok(())

@@ -37,7 +37,7 @@ pub struct Account {
     pub counts: Option<Duration>,
     /// The maximum delay of the write of the counters after the finalizers were removed.
     pub write_delay: Duration,
-    /// Pods whose finalizer may be removed after that.
+    /// Pods whose finalizer may be removed after the status write.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
     pub tracked: HashSet<Uid>,
@@ -56,7 +56,7 @@ impl View<'_> {
         let recorded = self.job.status.uncounted.clone().unwrap_or_default();
         let [recorded_successes, recorded_failures] =
             [&recorded.succeeded, &recorded.failed].map(|uids| uids.iter().collect::<HashSet<&Uid>>());
-        // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
+        // Recorded pods cannot be lost: while other pods run, the counters can be written with the next finished pods.
         let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
@@ -105,7 +105,8 @@ impl View<'_> {
         }
         let (end, decided) = self.add_verdict(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
-        // Successes are known by their finalizers until they are recorded.
+        // A success that is not recorded yet cannot be lost, because its pod keeps the finalizer: the write may be
+        // delayed.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
         Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), judged }
     }

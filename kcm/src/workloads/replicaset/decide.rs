@@ -107,7 +107,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the set's.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
 ///
 /// Written immediately: lost and newly available pods, on which a Deployment acts; and the end of the last terminating
 /// pod, for which users and tools wait after a rollout. A change during a write is written together with the next

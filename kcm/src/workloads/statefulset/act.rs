@@ -140,7 +140,8 @@ impl<'a> Work<'a> {
         if let Err(WriteError::Refused(_)) = &created
             && created.as_ref().is_err_and(WriteError::is_already_exists)
         {
-            // The pod is this StatefulSet's and not in the cache yet, or another owner's: no event in both cases.
+            // The pod belongs to this StatefulSet and is not in the cache yet, or it belongs to another owner. Neither
+            // is recorded as an event.
             return Err(ReconcileError::new(format!("pod {name} already exists")));
         }
         let owned = self.own_claims(ordinal, &missing_pod(&name)).await;
@@ -294,7 +295,8 @@ impl<'a> Work<'a> {
                                 self.record_claim_event(&name, pod, Some(&error));
                             }
                             failures.push(format!("failed to create PVC {name}: {error}"));
-                            // Differs from upstream: the others would be refused, too.
+                            // Differs from upstream: no further claim is created, because the API server would refuse
+                            // it, too.
                             if error.is_denied() && !error.is_already_exists() {
                                 break;
                             }

@@ -238,7 +238,8 @@ impl PlanInput<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// Returns true for a pod of an old revision that is not being deleted. Finished pods are deleted elsewhere.
+    /// Returns true for a pod of an old revision that is not being deleted. Finished pods are deleted by
+    /// `plan_ordinal`.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
@@ -344,7 +345,8 @@ impl PlanInput<'_> {
             // A finished pod never becomes ready.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
-            // All desired pods are available here, so that the first unhealthy pod is the lowest condemned one.
+            // All desired pods are available here, so the first unhealthy pod is the condemned one with the lowest
+            // ordinal.
             let first = condemned.iter().rev().find(|member| self.is_unavailable(&member.pod));
             let blocks = last.pod.meta.is_deleting()
                 || is_unhealthy(&last.pod) && first.is_none_or(|first| first.ordinal != last.ordinal);
@@ -416,7 +418,8 @@ impl PlanInput<'_> {
         let delete = |member: &Member| Step::Delete(member.pod.clone());
         let mut steps = Vec::new();
         if self.set.parallel {
-            // Replacing an unavailable pod does not reduce availability: these are deleted regardless of the budget.
+            // Deleting an unavailable pod does not reduce availability: these pods are deleted regardless of the
+            // budget.
             let (available, unavailable): (Vec<_>, Vec<_>) = self
                 .updated(ordinals)
                 .filter_map(|slot| slot.member)

@@ -93,7 +93,7 @@ pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     sets.map(|set| ObjectKey::new(claim.namespace.clone(), set)).collect()
 }
 
-/// Returns true if a StatefulSet selects a pod that has the name of one of its own.
+/// Returns true if a pod has the labels and the name of a StatefulSet's pods.
 fn selects(set: &StatefulSet, pod: &Meta) -> bool {
     children::selects(&set.selector, pod) && is_member(set, pod)
 }

@@ -6,7 +6,7 @@ use kinds::statefulset::Retention;
 /// The possible owners of a claim: the StatefulSet, and the pod of the claim's ordinal.
 #[derive(Debug, Clone, Copy)]
 pub struct PossibleOwners<'a> {
-    /// When claims are deleted.
+    /// The policy that determines when claims are deleted.
     pub policy: Retention,
     /// The reference to the StatefulSet.
     pub set: &'a OwnerRef,
@@ -119,7 +119,7 @@ mod tests {
         let bystander = owner("Note", "note", "note", false);
         let [retain, deleted, scaled, both] = [(false, false), (true, false), (false, true), (true, true)]
             .map(|(when_deleted, when_scaled)| Retention { when_deleted, when_scaled });
-        // (policy, wanted, owners, owners to be, foreign)
+        // (policy, ordinal is desired, owners, desired owners, has another controller)
         type Row<'a> = (Retention, bool, Vec<&'a OwnerRef>, Option<Vec<&'a OwnerRef>>, bool);
         let table: Vec<Row<'_>> = vec![
             (retain, true, vec![], None, false),

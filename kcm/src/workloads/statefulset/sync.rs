@@ -109,7 +109,7 @@ impl StatefulSets {
         finish(&self.queue, key, next, failure.or(trimmed.err()))
     }
 
-    /// Returns the revisions of the StatefulSet. None is created for one that `is_ending`.
+    /// Returns the revisions of the StatefulSet. If the StatefulSet `is_ending`, none is created.
     async fn revisions(
         &self,
         set: &StatefulSet,
@@ -164,7 +164,8 @@ impl StatefulSets {
             debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
             plan.postpone_creations();
         }
-        // While a pod is waited for, others may be missing that were refused: their backoff continues.
+        // While the plan waits for a pod, other pods whose creation was refused may be missing: their backoff
+        // continues.
         let is_settled = waiting.is_none() && (plan.creations() > 0 || plan.waits_for.is_none());
         let failure = work.carry_out(plan).await.err();
         match (&failure, work.done().refusal) {

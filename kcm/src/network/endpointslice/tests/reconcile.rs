@@ -123,7 +123,7 @@ async fn endpoints_are_updated_while_the_creation_of_another_slice_is_refused() 
     let (controller, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     controller.reconcile(&key).await.expect_err("the creation is refused");
     assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::POST, Method::PUT]);
-    // The update is not in the cache, but this controller knows nothing of it.
+    // The cache does not contain the update, and this second controller has no record of it.
     let (mut later, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     later.writes.refusals = controller.writes.refusals;
     let outcome = later.reconcile(&key).await.expect("nothing else is refused");

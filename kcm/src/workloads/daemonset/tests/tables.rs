@@ -349,8 +349,13 @@ fn surge_creates_new_pods_next_to_old_ones() {
             vec![],
             vec![],
         ),
-        ("unwanted, others not served", vec![unwanted(1, vec![old("a")]), at(2, vec![])], vec![], vec![]),
-        ("unwanted, others served", vec![unwanted(1, vec![old("a")]), at(2, vec![pod("b", NEW)])], vec![], vec!["a"]),
+        ("unwanted, another node lacks its pod", vec![unwanted(1, vec![old("a")]), at(2, vec![])], vec![], vec![]),
+        (
+            "unwanted, the other node has its pod",
+            vec![unwanted(1, vec![old("a")]), at(2, vec![pod("b", NEW)])],
+            vec![],
+            vec!["a"],
+        ),
         ("unwanted and unavailable", vec![unwanted(1, vec![unready(old("a"))]), at(2, vec![])], vec![], vec!["a"]),
         (
             "on a deleted node",

@@ -14,7 +14,7 @@ use crate::workloads::deployment::decide_status::{
 };
 use crate::workloads::deployment::sets::Sets;
 
-/// When the conditions of these tests were written, and when they are judged.
+/// Times at which the conditions of these tests were written, and at which they are evaluated.
 const THEN: i64 = 5_000;
 const NOW: Time = Time(THEN + 1_000);
 
@@ -425,7 +425,7 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
         ("counts moved", with(|status| status.updated_replicas = 3), lazy),
         ("only terminating pods", with(|status| status.terminating_replicas = Some(2)), lazy),
         (
-            "counts moved, which was progress",
+            "counts changed, which is progress",
             with(|status| {
                 status.updated_replicas = 3;
                 status.conditions[0].last_update = NOW;

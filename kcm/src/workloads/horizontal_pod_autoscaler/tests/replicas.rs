@@ -43,7 +43,7 @@ fn pod(number: usize, request: i64) -> Pod {
     }
 }
 
-/// The state of a pod in a row.
+/// The state of a pod in a row of a table.
 #[derive(Clone, Copy)]
 enum PodState {
     Ready,
