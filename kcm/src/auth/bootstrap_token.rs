@@ -210,7 +210,8 @@ pub(crate) mod tests {
             ("2027-01-01T00:00:03Z ", Expiration::Expired),
             ("2027-01-01T00:00:03é", Expiration::Expired),
             ("0000-01-01T00:00:00Z", Expiration::Expired),
-            // Tokens that are meant to last forever. No time zone moves this beyond the last valid time.
+            // The expiration of tokens that are meant to last forever: no offset from UTC moves it beyond the last
+            // valid time.
             ("9999-12-31T23:59:59Z", seconds(251_635_075_199)),
             ("9999-12-31T23:59:59-23:59", seconds(251_635_075_199 + 23 * 3600 + 59 * 60)),
         ] {

@@ -47,7 +47,7 @@ const AGGREGATING: Index<ClusterRole> = Index {
     },
 };
 
-/// Roles by label, by the label's key alone, and all of them.
+/// Index of roles by each label, by the key of each label, and of all roles under one value.
 const LABELLED: Index<ClusterRole> = Index {
     name: "labelled",
     keys: |role, emit| {

@@ -159,8 +159,8 @@ fn is_generated(secret: &Secret, token: &AccountToken, account: Option<&ServiceA
     })
 }
 
-/// Returns the patch that invalidates this version of a token: if the token was used since, the API server has changed
-/// its labels.
+/// Returns the patch that invalidates this version of a token. The patch fails if the token was used since, because the
+/// API server has then changed its labels.
 fn invalidation(secret: &Meta, now: Timestamp) -> Value {
     json!({
         "kind": "Secret", "apiVersion": "v1",

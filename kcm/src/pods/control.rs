@@ -40,7 +40,7 @@ pub struct PodControl {
     pub recorder: Recorder,
     /// The controller's own writes that the cache may not contain yet.
     pub consistency: Arc<Consistency>,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: CreationGate,
 }
 

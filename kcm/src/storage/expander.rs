@@ -69,7 +69,7 @@ fn start(manager: &mut Manager, _: &Context) {
 
 // Keys
 
-/// Returns the key of a bound claim that is new, requests more than before or has got more capacity.
+/// Returns the key of a bound claim that is new, or whose request or capacity has increased.
 fn key(change: &Change<'_, PersistentVolumeClaim>) -> Option<ObjectKey> {
     let claim = change.new.filter(|claim| claim.phase == Phase::Bound)?;
     let has_grown = change.old.is_none_or(|old| {

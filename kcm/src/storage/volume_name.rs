@@ -132,7 +132,7 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));
     let hash = context.finish();
-    // Each reconcile of a volume needs the name several times.
+    // Each reconcile of a volume needs the name several times, so it is built without a formatter.
     let digits = hash.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
     "csi-".chars().chain(digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)]))).collect()
 }

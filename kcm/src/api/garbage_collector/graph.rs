@@ -20,7 +20,7 @@ use super::owner_reads::OwnerReads;
 pub enum Effect {
     /// Check if this object exists and has to be deleted.
     Check(Uid),
-    /// The same, with backoff.
+    /// Like [`Effect::Check`], with backoff.
     CheckLater(Uid),
     /// Orphan the dependents of this object.
     Orphan(Uid),

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::GRACE;
 
-/// Minimum number of objects of a large namespace. The server deletes fewer objects faster than it lists each kind once
-/// more.
+/// Minimum number of objects of a large namespace. Below it, listing each kind a second time takes longer than the
+/// deletions.
 const LARGE_NAMESPACE: usize = 1000;
 
 /// Namespaces that are deleted at about the same time share one count of their objects.
@@ -55,8 +55,8 @@ pub struct NamespaceDeletion {
 /// Numbers of objects of a large namespace, by kind.
 pub type ObjectCounts = Arc<[(ResourceName, usize)]>;
 
-/// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts
-/// until then. `sample` objects took `took`, and `left` remain.
+/// Returns the time before the end of the grace period at which emptying kinds in parallel begins, so that it lasts
+/// until that end. The deletion of `sample` objects took `took`, and `left` objects remain.
 pub fn lead_time(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < MIN_SAMPLE {
         return Duration::MAX;

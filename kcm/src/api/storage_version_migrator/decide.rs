@@ -149,7 +149,7 @@ pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
 }
 
 /// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a
-/// response is not a `Status` of the API, while that about a missing object is one.
+/// response is not a `Status` of the API; the response about a missing object is one.
 fn is_not_served(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 404 && status.reason.is_empty())
 }

@@ -95,7 +95,7 @@ impl Tokens {
 
     /// Removes a deleted secret from its account's list.
     ///
-    /// Only the API server decides what the account lists: the cache may lack the addition of the secret.
+    /// The account is read from the API server, because the cache may lack the addition of the secret.
     async fn remove_from_account(
         &self,
         secret: &ObjectKey,

@@ -14,8 +14,8 @@ pub struct DerValue<'a> {
 }
 
 impl<'a> DerValue<'a> {
-    /// Returns the next value and the bytes after it; `None` if the bytes end, its length is not minimal, or its tag is
-    /// long.
+    /// Returns the next value and the bytes after it; `None` if the bytes end, its length is not minimal, or its tag
+    /// has more than one byte.
     pub fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let [tag, first, rest @ ..] = bytes else { return None };
         if tag & 0x1f == 0x1f {

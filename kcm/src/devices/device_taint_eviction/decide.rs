@@ -37,7 +37,7 @@ impl Eviction {
     }
 }
 
-/// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
+/// Returns the taints of a device that evict pods: taints in the slices of its pool's newest generation, and taints of
 /// rules. `slices` may contain slices of other pools. Upstream: pkg/controller/devicetainteviction,
 /// allEvictingDeviceTaints.
 pub fn evicting_taints<'a>(
@@ -56,8 +56,8 @@ pub fn evicting_taints<'a>(
     taints.chain(from_rules).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
-/// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
-/// tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
+/// Returns the time at which a taint evicts the users of a device: the tolerated time after the taint was added; `None`
+/// if it is tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
 /// pkg/controller/devicetainteviction, claimEvictionTime.
 fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut shortest: Option<i64> = None;
@@ -102,8 +102,8 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_generated || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: at the earliest time of its claims' evictions, because of the rules of all of
-/// them. A pod that is on no node is not evicted. Upstream: pkg/controller/devicetainteviction, podEvictionTime.
+/// Returns the eviction of a pod, if any: the earliest time of the evictions of its claims, and the rules of all of
+/// these. A pod that is on no node is not evicted. Upstream: pkg/controller/devicetainteviction, podEvictionTime.
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

@@ -1,5 +1,5 @@
-//! One reconcile of a claim: consumers that no longer need it are dropped, then its allocation and its finalizer; a
-//! claim that was created for a pod that has finished is deleted.
+//! One reconcile of a claim: removes consumers that no longer need the claim, then its allocation, then its finalizer.
+//! Deletes a claim that was created for a pod that has finished.
 
 use std::collections::HashSet;
 

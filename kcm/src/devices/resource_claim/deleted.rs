@@ -21,7 +21,7 @@ struct Uids {
 }
 
 impl DeletedUids {
-    /// Adds the UID of an object that the watch showed as deleted.
+    /// Adds the UID of an object whose deletion the watch has delivered.
     pub fn add(&self, uid: &Uid) {
         let mut uids = lock(&self.0);
         if !uids.known.insert(uid.clone()) {

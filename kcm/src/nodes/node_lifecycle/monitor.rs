@@ -102,7 +102,7 @@ struct NodeInPass {
 
 /// The Lease of a node without heartbeat, as read from the API server.
 enum LeaseCheck {
-    /// It was not renewed either.
+    /// The Lease was not renewed.
     NotRenewed,
     /// It is newer than the one in the cache.
     Newer(u64),
@@ -137,7 +137,7 @@ impl Reconcile for Monitor {
 }
 
 impl Monitor {
-    #[allow(clippy::too_many_arguments, reason = "each is a part of its own, and there is one caller")]
+    #[allow(clippy::too_many_arguments, reason = "the parts have nothing in common, and there is one caller")]
     pub fn new(
         nodes: Arc<Store<Node>>,
         leases: Arc<Store<Lease>>,
@@ -297,7 +297,8 @@ impl Monitor {
                 .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_no_execute_taint(in_pass))
                 .await;
         }
-        // Before any pod is marked: there may be thousands, and evictions must not wait for them.
+        // Taints are queued before any pod is marked: there may be thousands of pods, and evictions must not wait for
+        // them.
         if self.zones().values().any(|zone| !zone.waiting.is_empty()) {
             self.queue.add(Loop::Taint);
         }
@@ -457,8 +458,8 @@ impl Monitor {
         change
     }
 
-    /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
-    /// already, otherwise it waits for its turn in its zone.
+    /// Updates a node's `NoExecute` taints for its Ready condition: immediately if the node loses a taint or has one
+    /// already. Otherwise the node is added to the waiting nodes of its zone.
     async fn update_no_execute_taint(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = no_execute_key(ready);
@@ -472,7 +473,7 @@ impl Monitor {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
                 }
             }
-            // Its zone's token was used already: a change of the reason needs no further one.
+            // The taint of this node has used a token of its zone: a change to the other taint needs no second one.
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
@@ -494,7 +495,8 @@ impl Monitor {
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
-    /// Returns the time until there may be more to do; `None` if only another event can lead to that.
+    /// Taints the waiting nodes of a zone. Returns the time until the next one may be tainted; `None` if no node waits,
+    /// or another event has to happen first.
     async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
         loop {
             let (name, wait) = {
@@ -518,7 +520,7 @@ impl Monitor {
                     }
                     self.taint_node(zone_name, &node, wanted).await
                 }
-                // The node was deleted, became ready, was tainted, or is in another zone by now.
+                // The node was deleted, became ready, was tainted, or is in another zone now.
                 _ => true,
             };
             let mut zones = self.zones();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn operations_are_observed_with_the_time_since_their_begin() {
+    async fn operations_are_observed_with_the_time_since_their_start() {
         let metrics = Metrics::default();
         let operations = Operations::new(&metrics);
         let (plugin, started) = (Plugin::Csi { driver: "disk.example.com", handle: "vol-1" }, Instant::now());

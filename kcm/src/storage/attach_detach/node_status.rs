@@ -87,15 +87,15 @@ impl AttachDetach {
         }
     }
 
-    /// Notes that no write is under way, and requeues the volumes that waited for that.
+    /// Records that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
         for volume in self.memory.end_write(name, current) {
             self.requeue(volume, Extent::of_nodes([name.clone()]));
         }
     }
 
-    /// Of the volumes that a write has removed from a node's list, returns those that its kubelet does not use
-    /// according to the response.
+    /// Returns the volumes that a write has removed from a node's list and that its kubelet does not use according to
+    /// the response.
     fn released(&self, response: &ObjectResponse, mut removed: Vec<Str>) -> Vec<Str> {
         let node = response.decode::<Node>(self.caches.nodes.decoding()).ok();
         let Some(volumes) = node.and_then(|node| node.volumes).filter(|volumes| volumes.is_managed) else {

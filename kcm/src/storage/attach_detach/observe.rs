@@ -80,7 +80,7 @@ impl NamedVolume<'_> {
     }
 }
 
-/// What is known about a volume on a node, apart from the node itself.
+/// State of a volume on a node, without the state of the node itself.
 struct KnownSite {
     is_wanted: bool,
     is_writing: bool,
@@ -89,7 +89,7 @@ struct KnownSite {
     memory: SiteMemory,
 }
 
-/// What defines a volume: a PersistentVolume that a pod uses, and pods themselves.
+/// The definitions of a volume: a PersistentVolume that a pod uses, and the specs of pods.
 type DefinedBy = (Option<Arc<PersistentVolume>>, Option<InlineVolume>);
 
 /// Reads nodes from the API server. Volumes of one node share a read that starts after their requests.
@@ -143,8 +143,8 @@ impl Caches {
         NamedVolume { name, plugin, volumes, is_defined_by_pods }
     }
 
-    /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
-    /// several nodes may have define it.
+    /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
+    /// by PersistentVolumes that several nodes may have.
     pub fn has_independent_nodes(&self, volume: &NamedVolume<'_>) -> bool {
         let has_inline_attachments = || match volume.plugin {
             Plugin::Csi { driver, handle } => {
@@ -183,8 +183,8 @@ impl Caches {
             self.place(name, node, site, now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // Several volumes with the same storage: the strictest rule holds, as for a volume whose access modes are unknown
-        // because it was deleted: a pod on a second node may still wait for it.
+        // Of several volumes with the same storage, the strictest rule holds. A deleted volume, whose access modes are
+        // unknown, may be attached to one node only: a pod on a second node may still wait for it.
         let is_unknown = volumes.is_empty() && inline.is_none();
         let is_exclusive = is_unknown
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))
@@ -239,7 +239,7 @@ impl Caches {
             || memory.has_sites(name)
     }
 
-    /// Updates the remembered users of a volume in the extent. Returns what defines the volume.
+    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume.
     fn update_users(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory) -> DefinedBy {
         let (name, scope) = (volume.name, &extent.nodes);
         if !self.is_attachable(volume.plugin) {
@@ -291,8 +291,8 @@ impl Caches {
         state_of(self.node(node).as_deref()).is_managed
     }
 
-    /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
-    /// allows only one node.
+    /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions, one
+    /// that allows only one node if there is one.
     fn add_inline_users(&self, name: &Str, memory: &Memory, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
@@ -405,7 +405,7 @@ impl Caches {
         memory.is_held |= is_by_kubelet && is_listed;
         // A machine may still use the volume after its Node was deleted.
         let was_used_at_the_end = record.is_none() && memory.is_attached && memory.was_in_use == Some(true);
-        // The kubelet of a wanted volume reports it as in use before it may attach it.
+        // A kubelet reports a wanted volume as in use before it may attach it.
         let is_used = volumes.map_or(was_used_at_the_end, |volumes| volumes.uses(name));
         let is_unreleased = is_by_kubelet && !is_wanted && is_used;
         memory.is_abandoned &= is_unreleased;

@@ -13,7 +13,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::volume_index::requested;
 
-/// The cluster as a claim's decision reads it.
+/// The objects of the cluster that a decision about a claim reads.
 pub trait Cluster {
     /// Returns the volume with this name.
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;

@@ -23,7 +23,7 @@ pub enum UnusedStep {
     Write(bool),
     /// The last user is no longer in the cache: write that the claim is unused unless another pod follows soon.
     AwaitUser,
-    /// The claim has no condition, and the cache contains no user: the API server's pods decide.
+    /// The claim has no condition, and the cache contains no user: the users are read from the API server.
     ListPods,
 }
 

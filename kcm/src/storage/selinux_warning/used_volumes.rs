@@ -9,8 +9,9 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the volume. Any
-/// user can create thousands of pods that conflict with each other, so that their conflicts grow with the square.
+/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the
+/// volume. Any user can create thousands of pods that conflict with each other, so that the number of conflicts grows
+/// with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
 /// Method of labeling a volume's files.
@@ -166,8 +167,8 @@ impl UsedVolume {
         entry.request.effective_labeling(self.supports_context)
     }
 
-    /// Returns the pods by their effective labeling. Pods with the same one never conflict, so that only different ones
-    /// have to be compared: few, unless nearly all of them conflict.
+    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so that only pods with
+    /// different labelings are compared: few, unless nearly all pods conflict.
     fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
         let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();
         for (pod, entry) in &self.pods {

@@ -79,8 +79,8 @@ pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
     deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
 }
 
-/// Notes in the status that the Deployment was paused or resumed, so that the pause does not count as lack of progress.
-/// Upstream: pkg/controller/deployment, checkPausedConditions.
+/// Records in the status that the Deployment was paused or resumed, so that the pause does not count as lack of
+/// progress. Upstream: pkg/controller/deployment, checkPausedConditions.
 pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Time) {
     let reason = condition(status, PROGRESSING).map(|condition| &*condition.reason);
     if progress_deadline(deployment).is_none() || reason == Some(TIMED_OUT) {
@@ -103,7 +103,7 @@ pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &
     }
 }
 
-/// Notes in the status that the new set was created. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the new set was created. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() {
         let message = format!("Created new replica set {set:?}");
@@ -127,7 +127,7 @@ pub fn note_create_failed(
     Notice { warning: true, reason: CREATE_FAILED, message }
 }
 
-/// Notes in the status that the name of the new set belongs to another one, so that the next name differs. Write the
+/// Records in the status that the name of the new set belongs to another one, so that the next name differs. Write the
 /// status as it is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);

@@ -166,7 +166,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Notes that the API server refused a creation, for its backoff.
+    /// Records that the API server refused a creation, for its backoff.
     fn note_refusal(&self, error: &WriteError) {
         if error.is_denied() {
             self.note(|done| done.refusal = Some(error.to_string()));

@@ -1,5 +1,5 @@
-//! Random histories of the pods, claims, volumes and nodes that decide who uses a volume: the reconciles of single pods
-//! and nodes find what a reconcile of all would find.
+//! Random histories of the pods, claims, volumes and nodes that determine the users of a volume: the reconciles of
+//! single pods and nodes find what a reconcile of all would find.
 
 use std::sync::Arc;
 
