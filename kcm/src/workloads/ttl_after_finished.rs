@@ -1,4 +1,4 @@
-//! ttl-after-finished-controller: deletes Jobs with a TTL some time after they finished.
+//! ttl-after-finished-controller: deletes finished Jobs whose TTL has expired.
 //!
 //! It watches Jobs, and deletes them in the foreground. Upstream: pkg/controller/ttlafterfinished.
 

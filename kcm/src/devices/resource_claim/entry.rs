@@ -71,7 +71,7 @@ pub struct Owner<'a> {
     pub resource: Resource,
     /// The entries of its list of claims.
     pub entries: &'a [ClaimEntry],
-    /// Writes by this process for it that the cache may not contain yet.
+    /// Writes by this process for the owner that the cache may not contain yet.
     pub writes: &'a Consistency,
     /// Refused creations.
     pub refusals: &'a Refusals,

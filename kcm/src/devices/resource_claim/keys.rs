@@ -158,8 +158,9 @@ impl Keys {
         }
     }
 
-    /// With the gate of PodGroup claims off, a pod gets no claim for an entry that its PodGroup has, too. A PodGroup
-    /// that replaces this one under its name may lack the entry.
+    /// Requeues the pods of a PodGroup that is new or has other claims. With the gate of PodGroup claims off, a pod
+    /// gets no claim for an entry that its PodGroup has, too. A PodGroup that replaces this one under its name may lack
+    /// the entry.
     fn unclaimed_group_changed(&self, change: &Change<'_, PodGroup>) {
         let Some(new) = change.new else { return };
         if change.old.is_none_or(|old| old.meta.uid != new.meta.uid || old.claims != new.claims) {

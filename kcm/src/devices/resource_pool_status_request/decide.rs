@@ -83,7 +83,7 @@ fn expected_slices(slices: &[&ResourceSlice]) -> Result<i32, WireError> {
     Ok(i32::try_from(PublishedSlice::read(first)?.slices).unwrap_or(i32::MAX))
 }
 
-/// Here upstream counts each pool with an error as incomplete.
+/// Returns the message of the condition. As in upstream, each pool with an error counts as incomplete.
 fn message(pools: &[Pool]) -> String {
     let calculated = format!("Calculated status for {} pools", pools.len());
     match pools.iter().filter(|pool| pool.error.is_some()).count() {

@@ -177,10 +177,10 @@ impl AllEndpoints {
         Ok(Some(response.meta()?.version))
     }
 
-    /// Records an event about a failed write of Endpoints. They may not exist.
+    /// Records an event about a failed write of Endpoints, which may not exist.
     ///
-    /// Differs from upstream: Endpoints that do not exist have their namespace. Upstream leaves it out, so that the event
-    /// is stored in the namespace `default`.
+    /// Differs from upstream: an event about Endpoints that do not exist has their namespace. Upstream leaves it out,
+    /// so that the event is stored in the namespace `default`.
     fn record_failure(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
         let (about, reason, message) = match current {
             Some(current) => {

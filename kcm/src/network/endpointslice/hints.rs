@@ -80,7 +80,7 @@ fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<H
 enum HintScope {
     /// All endpoints.
     All,
-    /// Endpoints that are ready: hints of others are not read, and would cost a write.
+    /// Endpoints that are ready: hints of other endpoints are not used, and would cost a write.
     Ready,
 }
 

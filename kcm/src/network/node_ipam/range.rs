@@ -52,7 +52,7 @@ impl Range {
             Self { share, count, next: 0, reserved: None, taken: BTreeMap::new(), counts: Counts::default() };
         // Ranges of services are of two families, so that at most one of them overlaps.
         range.reserved = services.iter().find_map(|service| range.parts(*service));
-        // Upstream allocates them.
+        // Upstream counts the reserved parts as allocated.
         range.counts.allocations = u64::try_from(range.reserved_count()).unwrap_or(u64::MAX);
         range
     }

@@ -1,4 +1,4 @@
-//! Policy: the addresses in a ServiceCIDR, and whether it may be deleted.
+//! Policy: the addresses in a ServiceCIDR, and the conditions for its deletion.
 
 use std::net::IpAddr;
 use std::sync::Arc;

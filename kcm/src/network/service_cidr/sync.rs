@@ -22,7 +22,7 @@ use super::NAME;
 use super::decide::{self, FINALIZER, READY, Readiness, TERMINATING};
 use crate::context::Clock;
 
-/// Ranges of Services' addresses.
+/// The controller's state: the ranges from which Services get addresses.
 pub struct Ranges {
     pub ranges: Arc<Store<ServiceCidr>>,
     pub addresses: Arc<Store<IpAddress>>,

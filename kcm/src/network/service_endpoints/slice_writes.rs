@@ -142,7 +142,7 @@ pub struct SliceWrites {
     pub manager: &'static str,
     /// Delay of the reconcile after another client changed a slice.
     pub delay: Duration,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: CreationGate,
     /// Refused creations.
     pub refusals: Refusals,

@@ -81,7 +81,7 @@ pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the labels to set: an older name follows the newer one, if that exists. Upstream:
+/// Returns the labels to set: the label with the older name gets the value of the newer one, if that exists. Upstream:
 /// pkg/controller/nodelifecycle, reconcileNodeLabels.
 pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
     let labels = &node.meta.labels;

@@ -325,8 +325,8 @@ impl Monitor {
         unresponsive
     }
 
-    /// Compares the Leases of unresponsive nodes with the API server's. Returns the nodes, each with whether its Lease
-    /// could be read and was not renewed; or the version of a Lease that shows that the watch is behind.
+    /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with true if its Lease could
+    /// be read and was not renewed. The error is the version of a Lease that shows that the watch is behind.
     async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {

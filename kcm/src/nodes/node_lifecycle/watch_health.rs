@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A watch of Leases that delivers nothing for longer is stalled.
+/// Time after which a watch of Leases that delivers nothing is stalled.
 pub const STALL: Duration = Duration::from_secs(20);
 
 /// Reliability of missing heartbeats in a pass.

@@ -50,7 +50,7 @@ pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
     a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
 }
 
-/// Returns the number of the revision that comes after these; they are sorted.
+/// Returns the number of the revision that follows the sorted ones.
 pub fn next_number(sorted: &[Arc<ControllerRevision>]) -> i64 {
     sorted.last().map_or(1, |newest| newest.revision.saturating_add(1))
 }
@@ -70,7 +70,7 @@ pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i
     history
 }
 
-/// The revision of each workload's template, so that it is not read from the API server again.
+/// The revision of each workload's template. Without it, each reconcile would read the template from the API server.
 #[derive(Debug, Default)]
 pub struct Memory {
     known: Mutex<HashMap<Uid, (Template, Str)>>,

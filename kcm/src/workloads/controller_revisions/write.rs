@@ -144,7 +144,7 @@ impl History<'_> {
     /// pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
-    /// When the server refuses it for another reason.
+    /// When the API server refuses the creation for another reason.
     pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
         loop {
             match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
@@ -157,7 +157,7 @@ impl History<'_> {
     /// Creates a revision under the workload's name and a hash.
     ///
     /// # Errors
-    /// When the server refuses it for another reason than that the name is taken.
+    /// When the API server refuses the creation, except because the name is taken.
     pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<CreationResult, WriteError> {
         let name = revision_name(&self.owner.name, hash);
         let object = NewRevision {
@@ -200,7 +200,7 @@ impl History<'_> {
     /// Returns the data of a revision, byte for byte.
     ///
     /// # Errors
-    /// When it cannot be read from the server.
+    /// When the revision cannot be read from the API server.
     pub async fn data(&self, revision: &str) -> Result<Vec<u8>, WriteError> {
         let response = self.writer.get(&ControllerRevision::RESOURCE, &self.key(revision)).await?;
         Ok(ControllerRevision::data_of(response.object()?).to_vec())
@@ -209,7 +209,7 @@ impl History<'_> {
     /// Changes the number of a revision.
     ///
     /// # Errors
-    /// A conflict when it has changed, or another one has its name.
+    /// A conflict when the revision has changed, or another one has its name.
     pub async fn renumber(
         &self,
         revision: &ControllerRevision,
@@ -245,7 +245,7 @@ impl History<'_> {
     /// Adds a label to a revision.
     ///
     /// # Errors
-    /// A conflict when it has changed, or another one has its name.
+    /// A conflict when the revision has changed, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
         let resource = &ControllerRevision::RESOURCE;
         let name = revision.meta.key();

@@ -9,7 +9,7 @@ use kinds::{CronJob, Job, Time};
 
 use super::schedule::{Schedule, ScheduleError, zone};
 
-/// Added to each wait, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
+/// Addition to each wait for a run, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Number of missed runs above which the user gets a warning.

@@ -77,8 +77,8 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     }
 }
 
-/// Returns the old and new owners of a revision that was changed or deleted. A new revision is a write of this
-/// controller. Upstream: pkg/controller/daemon, addHistory.
+/// Returns the old and new owners of a revision that was changed or deleted. A new revision requeues nothing, because
+/// this controller has created it. Upstream: pkg/controller/daemon, addHistory.
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }

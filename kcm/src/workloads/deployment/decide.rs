@@ -49,7 +49,7 @@ pub fn sync_mode(deployment: &Deployment, sets: &Sets) -> SyncMode {
 /// The next step of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then call this again.
+    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then compute the next step again.
     Create,
     /// Write these scales, in this order, then only the status.
     Scale(Vec<Scale>),
@@ -90,8 +90,8 @@ fn scale_or_settled(scales: Vec<Scale>) -> Step {
     if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
 }
 
-/// Returns true while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished.
-/// Upstream: pkg/controller/deployment, oldPodsRunning.
+/// Returns true if an old set counts pods, or one of `pods`, which are those of all sets except the new one, has not
+/// finished. Upstream: pkg/controller/deployment, oldPodsRunning.
 pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }

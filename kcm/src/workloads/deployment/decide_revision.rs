@@ -21,8 +21,8 @@ const HISTORY_LIMIT: usize = 2000;
 /// Maximum length of a ReplicaSet's name in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Annotations that belong to one object alone and are never copied. Upstream: pkg/controller/deployment/util,
-/// skipCopyAnnotation.
+/// Returns true for annotations that belong to one object alone and are never copied. Upstream:
+/// pkg/controller/deployment/util, skipCopyAnnotation.
 fn is_own(key: &str) -> bool {
     [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
 }
@@ -120,7 +120,7 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
     annotations.sort_unstable();
-    // A rollback may start before the old pods of a Recreate strategy are deleted; then the new ones have to wait.
+    // With the strategy Recreate, a rollback may create this set while old pods still exist: it has no pods at first.
     let overlaps = deployment.strategy == Strategy::Recreate && sets.active().next().is_some();
     let replicas = if overlaps { 0 } else { new_replicas(deployment, sets.total(), 0) };
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })

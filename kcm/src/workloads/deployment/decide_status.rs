@@ -1,4 +1,5 @@
-//! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
+//! The status of a Deployment: its counts, its conditions, and the time at which a rollout without progress is
+//! reconciled again.
 //!
 //! A sync starts from a copy of the status and records its actions in it (`note_*`). At its end it replaces the copy by
 //! [`status`], which keeps these records. So one write per sync is enough.
@@ -94,7 +95,7 @@ pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: T
     set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
 }
 
-/// Records in the status that the new set exists, when it has no progress condition yet. Upstream:
+/// Records in the status that the new set exists, if the status has no progress condition yet. Upstream:
 /// pkg/controller/deployment, getNewReplicaSet.
 pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
@@ -111,8 +112,8 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Records in the status that the new set could not be created, and returns the event about it. Write the status as it
-/// is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the new set could not be created, and returns the event about it. The caller writes the
+/// status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_create_failed(
     deployment: &Deployment,
     status: &mut DeploymentStatus,
@@ -127,8 +128,8 @@ pub fn note_create_failed(
     Notice { warning: true, reason: CREATE_FAILED, message }
 }
 
-/// Records in the status that the name of the new set belongs to another one, so that the next name differs. Write the
-/// status as it is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the name of the new set belongs to another one, so that the next name differs. The caller
+/// writes the status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
@@ -214,7 +215,8 @@ pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Durati
         for condition in &mut conditions {
             // The time of the last progress is not compared: it is written together with the counts.
             condition.last_update = Time::default();
-            // Reasons that only report a rollout in progress count as equal for the same reason.
+            // Reasons that only report a rollout in progress are not distinguished: they, too, are written together
+            // with the counts.
             if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
                 condition.reason = SET_UPDATED.into();
                 condition.message = "".into();
@@ -257,7 +259,7 @@ fn judge_progress(
         if let Some(current) = current.filter(|current| *current.status == *"True") {
             updated.last_transition = current.last_transition;
         }
-        // Replaced even with the same reason: its update time is that of the last progress.
+        // The condition is replaced even with the same reason: its update time is that of the last progress.
         remove_condition(status, PROGRESSING);
         status.conditions.push(updated);
     } else if is_timed_out(deployment, status, now) {

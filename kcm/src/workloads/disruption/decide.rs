@@ -83,7 +83,7 @@ pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Gr
         let due = i128::from(since.0) * 1_000_000_000 + DELETION_TIMEOUT.as_nanos() as i128;
         match u64::try_from(due - now.as_nanosecond()) {
             Ok(left) => {
-                // A moment later it is overdue.
+                // The eviction is overdue one millisecond after this time.
                 let wait = Duration::from_nanos(left) + Duration::from_millis(1);
                 disrupted.recheck = Some(disrupted.recheck.map_or(wait, |earliest| earliest.min(wait)));
                 disrupted.pending.push((name.clone(), *since));

@@ -87,7 +87,7 @@ pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency>
     let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
     match (old, new) {
         (None, None) => None,
-        // One more pod is expected to be healthy.
+        // With a new pod, one more pod may have to be healthy.
         (None, Some(_)) => Some(Urgency::Immediate),
         _ if is_healthy(old) && !is_healthy(new) => Some(Urgency::Immediate),
         _ => Some(Urgency::Coalesced),

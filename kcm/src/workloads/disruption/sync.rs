@@ -193,8 +193,8 @@ impl Budgets {
         }
     }
 
-    /// The message names the namespace twice, as upstream's does. Upstream: pkg/controller/disruption,
-    /// buildDisruptedPodMap.
+    /// Records an event about an evicted pod that still exists. The message names the namespace twice, as upstream's
+    /// does. Upstream: pkg/controller/disruption, buildDisruptedPodMap.
     fn record_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
         let namespace = &budget.meta.namespace;
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");

@@ -90,7 +90,7 @@ impl Draft {
     }
 }
 
-/// Feature gates that matter here.
+/// Feature gates that change decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
     /// HPAScaleToZero
@@ -310,11 +310,11 @@ pub fn has_goal(metric: &Metric) -> bool {
 /// The combined proposal of all metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CombinedProposal {
-    /// The highest number of pods and its metric's name; `None` if too few metrics are known to scale.
+    /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision.
     pub wanted: Option<(i32, String)>,
     /// The measured values.
     pub statuses: Vec<MetricStatus>,
-    /// The failures of metrics, even if enough are known to scale.
+    /// The failures of metrics, even if they do not prevent a decision.
     pub error: Option<String>,
     /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,

@@ -277,7 +277,7 @@ pub fn replicas_for_target_value(
 }
 
 /// Returns the number of pods that an object or external metric with a target per pod proposes
-/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). Now the value is divided among `existing` pods.
+/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). The value is divided among the `existing` pods.
 ///
 /// Differs from upstream: a negative external value does not count as an overflow, which would scale to the maximum.
 pub fn replicas_for_target_per_pod(

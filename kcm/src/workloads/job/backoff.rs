@@ -39,7 +39,7 @@ impl Backoff {
     }
 }
 
-/// Returns the remaining delay of one index whose last failed pod is this one. Upstream: pkg/controller/job,
+/// Returns the remaining delay of an index, given its last failed pod. Upstream: pkg/controller/job,
 /// getRemainingTimePerIndex.
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)

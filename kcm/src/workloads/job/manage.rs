@@ -255,7 +255,7 @@ impl View<'_> {
     }
 }
 
-/// The delay of counts while pods start or run, as long as that of a sync. Upstream: pkg/controller/job,
+/// The delay of counts while pods start or run, equal to that of a sync. Upstream: pkg/controller/job,
 /// SyncJobBatchPeriod.
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 

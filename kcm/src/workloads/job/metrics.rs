@@ -168,7 +168,7 @@ impl JobMetrics {
     /// Records that a pod was created, or that its creation failed. A creation in a namespace that is being deleted
     /// does not count. Upstream: pkg/controller/job, manageJob.
     ///
-    /// Differs from upstream: a failed creation does not count as a successful one, too.
+    /// Differs from upstream: a failed creation is not also counted as a successful one.
     pub fn record_creation(&self, need: Need, created: &Result<(), CreateError>) {
         let reason = match need {
             Need::New => "new",

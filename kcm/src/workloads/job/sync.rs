@@ -518,8 +518,8 @@ impl Jobs {
         }
     }
 
-    /// Compares the Job and its pods with those on the API server, and requeues the key for the time when the cache is
-    /// up to date: records that were read before may be outdated.
+    /// Compares the Job and its pods with those on the API server, and requeues the key once the cache is up to date:
+    /// the records of this reconcile may be outdated.
     async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<Outcome, ReconcileError> {
         let control = &self.control;
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {

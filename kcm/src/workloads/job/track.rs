@@ -41,7 +41,7 @@ pub struct Account {
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
     pub tracked: HashSet<Uid>,
-    /// The condition with which the Job ends once all is counted.
+    /// The condition with which the Job ends once all pods are counted.
     pub end: Option<Condition>,
     /// Actions of the failure policy's rules that matched failed pods.
     pub judged: Vec<Action>,

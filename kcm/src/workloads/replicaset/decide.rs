@@ -35,7 +35,7 @@ pub enum Manage {
     Nothing,
     /// Create this number of pods.
     Create(usize),
-    /// Delete these.
+    /// Delete these pods.
     Delete(Vec<Arc<Pod>>),
 }
 
@@ -80,7 +80,8 @@ pub fn status(
     }
 }
 
-/// The failure condition is set with the first failure and removed with the first success; other conditions stay.
+/// Returns the conditions: the failure condition is set with the first failure and removed with the first success;
+/// other conditions stay.
 fn conditions(set: &ReplicaSet, active: usize, failure: Option<&str>, now: Timestamp) -> Vec<Condition> {
     let mut conditions = set.status.conditions.clone();
     let known = conditions.iter().any(|condition| &*condition.kind == REPLICA_FAILURE);

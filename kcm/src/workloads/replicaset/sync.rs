@@ -174,7 +174,7 @@ impl<K: PodSet> PodSets<K> {
         }))
     }
 
-    /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
+    /// Compares the set's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
         let children = self.children(work.owner);
         self.handover.compare(&self.sets, &children).await?;

@@ -80,7 +80,7 @@ impl StatefulSets {
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
             return Err(self.unknown_strategy(&set));
         }
-        // Nothing can be created for it, not even a revision.
+        // Nothing can be created for this StatefulSet, not even a revision.
         let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
         if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
             debug!("skipping a StatefulSet: its namespace is being deleted");
@@ -202,8 +202,7 @@ impl StatefulSets {
             && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
-    /// Compares the StatefulSet's pods with the API server's, and requeues the key for the time when the cache is up to
-    /// date.
+    /// Compares the StatefulSet's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
         let children = self.children(set);
         self.handover.compare(&self.sets, &children).await?;
@@ -221,7 +220,7 @@ impl StatefulSets {
         }
     }
 
-    /// Claims the pods of a StatefulSet among these. Returns its pods.
+    /// Adopts and releases pods. Returns the pods of the StatefulSet.
     async fn members(
         &self,
         key: &ObjectKey,

@@ -76,8 +76,9 @@ async fn service_without_own_slices_is_not_requeued_by_changes_of_nodes() {
 
 const FORBIDDEN: &str = r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}"#;
 
-/// Returns the controller of a Service whose only slice is full and has a pod that is no longer ready, and which has
-/// one more pod. The server refuses one method with this code and body. The requests' methods are recorded.
+/// Returns the controller of a Service whose only slice is full. One pod of the slice is no longer ready, and one
+/// further pod needs a second slice. The server refuses one method with this code and body. The requests' methods are
+/// recorded.
 async fn controller_of_a_full_slice(
     refused: Method,
     code: u16,

@@ -503,7 +503,7 @@ fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
     }
 }
 
-/// A pass may take longer than the watch may be stalled, when the pods of many nodes are marked.
+/// A pass that marks the pods of many nodes may take longer than a watch may deliver nothing.
 #[test]
 fn long_pass_is_not_a_stall() {
     let begun = Instant::now();

@@ -276,7 +276,7 @@ fn zero_in_the_status_is_cleared_while_the_target_has_pods() {
         decide::clear_scaled_to_zero(&autoscaler, current, &mut draft, GATES);
         let condition = draft.status.condition(SCALED_TO_ZERO).map(|condition| &*condition.status);
         assert_eq!(condition, expected, "{name}");
-        // A later zero of the user is not taken for this controller's.
+        // If the user scales to zero later, that does not count as this controller's decision.
         let mut after = autoscaler.clone();
         after.status = draft.status.clone();
         let is_own = matches!(decide::scale_source(&after, 0, GATES), ScaleSource::Metrics);

@@ -150,7 +150,7 @@ impl Scheduling {
         Ok(name)
     }
 
-    /// Returns true if the cache shows that the group of a Job was deleted or written since it was read.
+    /// Returns true if, according to the cache, the group of a Job was deleted or written since it was read.
     fn has_changed(&self, job: &ObjectKey, group: &Group) -> bool {
         let key = ObjectKey { namespace: job.namespace.clone(), name: group.name.clone() };
         match self.groups.get(&key) {

@@ -1,4 +1,4 @@
-//! Jobs that a change concerns.
+//! Jobs that a change affects.
 
 use std::sync::Arc;
 
