@@ -189,7 +189,7 @@ impl Collector {
             }
         };
         match written {
-            // Another client has changed it: it is read again.
+            // Another client has changed the StorageVersion, which is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_object_deleted() => Err(error.into()),
             _ => Ok(Outcome::Done),

@@ -87,7 +87,7 @@ pub struct Refusals {
 }
 
 impl Default for Refusals {
-    /// With the delays of most queues.
+    /// Creates an empty record with the delays of most queues.
     fn default() -> Self {
         Self::with_delays(FIRST_DELAY, MAX_DELAY)
     }

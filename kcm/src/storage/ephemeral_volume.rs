@@ -263,7 +263,7 @@ fn require_owner(pod: &Pod, claim: &Meta) -> Result<(), VolumeError> {
     if claim.is_controlled_by(&pod.meta.uid) { Ok(()) } else { Err(not_owner(pod, &claim.name)) }
 }
 
-/// A creation that was refused because the namespace is being deleted is not retried.
+/// Returns the error of a reconcile. A creation that was refused because the namespace is being deleted is not retried.
 fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
     let terminal = match &error {
         VolumeError::Create { error, .. } => error.is_namespace_terminating(),

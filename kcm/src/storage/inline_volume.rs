@@ -206,7 +206,7 @@ fn of_azure_file(mut translated: TranslatedVolume, namespace: &str, raw: &[u8]) 
     translated
 }
 
-/// Differs from upstream, which panics if the volume has a storage policy.
+/// Translates a vSphere volume. Differs from upstream, which panics if the volume has a storage policy.
 fn of_vsphere(mut translated: TranslatedVolume, raw: &[u8]) -> TranslatedVolume {
     translated.file_system = text(raw, vsphere::FS_TYPE).to_owned();
     let policy = text(raw, vsphere::STORAGE_POLICY_NAME);

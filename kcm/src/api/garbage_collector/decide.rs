@@ -51,7 +51,7 @@ pub fn plan(
         return Plan::Keep;
     }
     if any(OwnerState::Solid) {
-        // References are compared by uid: a wrong one next to a right one of the same uid is kept.
+        // References are compared by uid: a wrong reference is kept if a right one has the same uid.
         let solid = owners.iter().filter(|(_, state)| *state == OwnerState::Solid);
         let solid: HashSet<&Uid> = solid.map(|(uid, _)| uid).collect();
         let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !solid.contains(uid)).cloned().collect();

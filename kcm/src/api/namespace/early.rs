@@ -21,7 +21,7 @@ use super::GRACE;
 /// deletions.
 const LARGE_NAMESPACE: usize = 1000;
 
-/// Namespaces that are deleted at about the same time share one count of their objects.
+/// Maximum age of a count of objects, which namespaces that are deleted at about the same time share.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
 /// Minimum number of deletions from which the server's speed is measured.

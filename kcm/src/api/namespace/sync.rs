@@ -91,7 +91,7 @@ impl Namespaces {
             return Ok(Outcome::Done);
         };
         if let Some(grace) = self.deletions.get(&known.meta.uid).grace() {
-            // It is requeued at the end of the grace period.
+            // The namespace is requeued at the end of the grace period.
             return self.begin_early(key, &known.meta.uid, grace).await.map(|()| Outcome::Done);
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };

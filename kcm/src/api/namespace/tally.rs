@@ -13,8 +13,8 @@ use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
 
-/// Number of remaining objects up to which each deletion is awaited by the watch. More are only counted, and checked again
-/// after upstream's delay.
+/// Number of remaining objects up to which each deletion is awaited by the watch. More objects are only counted, and
+/// checked again after upstream's delay.
 const MAX_AWAITED: usize = 10_000;
 
 /// Maximum length of a name and a namespace that the API server accepts, in bytes. An aggregated API may send longer ones.
@@ -41,7 +41,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts nothing yet.
+    /// Returns a tally without objects.
     pub fn new() -> Self {
         Self { awaited: Some(Vec::new()), ..Self::default() }
     }

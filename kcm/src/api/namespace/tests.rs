@@ -1,4 +1,4 @@
-//! Tests of a namespace's conditions, in upstream's wording, and of when it is processed again.
+//! Tests of a namespace's conditions, in upstream's wording, and of the time at which it is processed again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

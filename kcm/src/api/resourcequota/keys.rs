@@ -20,7 +20,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     let every = registry.every_kind();
     let full = recounts.clone();
     quotas.subscribe(move |change| {
-        // New kinds are added first, so that a kind that stays is not dropped in between.
+        // New kinds are requested before old ones are dropped, so that the count of a kind that stays is kept.
         counted_by(change.new).for_each(|(group, plural)| every.request_kind(group, plural));
         counted_by(change.old).for_each(|(group, plural)| every.release_kind(group, plural));
         if needs_full_count(change)

@@ -65,7 +65,7 @@ impl Quotas {
         };
         let mode = self.recounts.begin(key, Instant::now());
         let content = Arc::new(self.content(&quota));
-        // Many limits and pods take a while, which must not delay other tasks.
+        // Counting for many limits and pods takes a while, and must not delay other tasks.
         let counted = content.clone();
         let counting = quota.clone();
         let now = (self.clock)();

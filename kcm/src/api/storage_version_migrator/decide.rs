@@ -159,7 +159,7 @@ fn is_not_served(error: &WriteError) -> bool {
 pub enum ListFailure {
     /// A retry may succeed. Discovery decides whether the resource is still served.
     Retry,
-    /// The token has expired; this one lists the rest of the objects in a newer state of the server.
+    /// The token has expired; this new token lists the rest of the objects in a newer state of the server.
     ContinueAt(String),
     /// The token has expired, and the list cannot be continued.
     StartAgain,

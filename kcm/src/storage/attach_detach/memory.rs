@@ -71,7 +71,7 @@ pub type Users = BTreeMap<Str, BTreeMap<ObjectKey, Uid>>;
 struct State {
     volumes: HashMap<Str, Sites>,
     users: HashMap<Str, Users>,
-    /// The volumes of each pod name, with their nodes: two pods may have had the name.
+    /// The volumes of each pod name, with their nodes: pods with the same name may have run on several nodes.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
     lists: HashMap<Str, NodeList>,
@@ -253,7 +253,7 @@ impl Memory {
         self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
     }
 
-    /// Returns the next write of a node's status. If it is due, notes that it is about to be written.
+    /// Returns the next write of a node's status. If it is due, records its start.
     pub fn begin_write(&self, node: &str, current: &[AttachedVolume], now: Instant) -> NodeWrite {
         let mut state = self.lock();
         let Some(list) = state.lists.get_mut(node) else { return NodeWrite::None };

@@ -70,8 +70,8 @@ impl NodeList {
         self.expected.remove(volume) && self.expected.is_empty()
     }
 
-    /// Removes the decisions about a volume that no longer concerns the node. Returns true if the last expected change
-    /// was that of this volume.
+    /// Removes the decisions about a volume that the node no longer uses. Returns true if the last expected change was
+    /// that of this volume.
     pub fn forget(&mut self, volume: &str) -> bool {
         self.decisions.remove(volume);
         self.released.remove(volume);
@@ -125,7 +125,7 @@ impl NodeList {
         awaited.any(|(name, decision)| decision.is_listed != listed.contains(&**name))
     }
 
-    /// Records that this list is about to be written.
+    /// Records the start of a write of this list.
     pub fn begin_write(&mut self, list: &[AttachedVolume]) {
         self.writing = list.iter().map(|entry| entry.name.clone()).collect();
     }

@@ -19,7 +19,7 @@ pub trait Cluster {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
-    /// Searches the best volume for a claim.
+    /// Searches for the best volume for a claim.
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
     /// Returns the name of the default class.
     fn default_class(&self) -> Option<Str>;

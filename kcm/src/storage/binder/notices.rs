@@ -94,7 +94,7 @@ mod tests {
         recreated(&mut second.meta);
         notices.record_waiting(&first, &waits);
         notices.record_waiting(&first, &waits);
-        // It was deleted, and created again before it was reconciled.
+        // The claim was deleted and created again before it was reconciled.
         notices.record_waiting(&second, &waits);
         notices.record_waiting(&second, &waits);
         tokio::time::advance(REPEAT).await;

@@ -399,7 +399,7 @@ impl Model {
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);
         }
-        // A refusal is conclusive; otherwise the node is read and its version awaited.
+        // A refused write has had no effect. After success or a lost response the version of the server is awaited.
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {

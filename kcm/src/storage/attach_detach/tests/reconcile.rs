@@ -444,7 +444,7 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     assert_all_is_known(&bed).await;
 }
 
-/// A volume for one node, whose other nodes always count.
+/// A volume that may be attached to one node only: a decision about one node depends on the others.
 #[tokio::test(start_paused = true)]
 async fn change_of_one_pod_visits_no_other_pod_when_thousands_use_a_volume_on_one_node() {
     const PODS: usize = 2_000;
