@@ -241,7 +241,8 @@ impl EphemeralVolumes {
         }
     }
 
-    /// Reads the pod from the API server; `None` if it is another one or is being deleted.
+    /// Reads the pod from the API server; `None` if it is being deleted or no longer exists, even if another pod has
+    /// its name.
     async fn read_pod(&self, pod: &Pod) -> Result<Option<ObjectResponse>, VolumeError> {
         let response = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),

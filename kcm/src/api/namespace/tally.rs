@@ -92,8 +92,7 @@ impl Tally {
         Meta::decode(&self.interner, &identity, |_, _| {}).ok()
     }
 
-    /// Returns the result for the objects, which still exist after the deletion of all was requested, and the objects, if
-    /// their deletion can be awaited.
+    /// Returns the counted objects as those that still exist after the deletion of all was requested.
     pub fn finish(self, resource: &Resource, namespace: &str, estimate_seconds: i64) -> Remaining {
         let result = CleanupResult::of(resource, namespace, self.objects, self.finalizers, estimate_seconds);
         Remaining { result, objects: self.awaited }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_of_nodes_that_depend_on_each_other_concerns_all_of_them_and_only_the_changed_pods() {
+    async fn reconcile_of_dependent_nodes_covers_all_nodes_but_only_the_changed_pods() {
         let (volume, now) = (Str::from("v"), Instant::now());
         let changes = settled(&volume, false, now);
         changes.add(&volume, pod("web", "a"));
@@ -259,7 +259,7 @@ mod tests {
         settle();
         changes.add(&volume, nodes(&["b"]));
         assert_eq!(changes.take(&volume, true, now), nodes(&["b"]));
-        // It panics here: the change of b must not be lost.
+        // The reconcile panics, and calls neither `succeeded` nor `failed`: the change of b must not be lost.
         assert_eq!(take(), Extent::ALL);
         changes.succeeded(&volume, &Extent::ALL, None);
         assert_eq!(take(), nodes(&["a"]));

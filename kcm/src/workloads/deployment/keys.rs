@@ -38,7 +38,7 @@ pub fn subscribe(
         let Some(pod) = stopped(change) else { return };
         let set = owner_of::<ReplicaSet>(&pod.meta).and_then(|key| sets.get(&key));
         let key = set.and_then(|set| owner_of::<Deployment>(&set.meta));
-        // Only this strategy waits for pods; the others depend on the statuses of their sets.
+        // Only `Recreate` waits for pods; a rolling update depends on the statuses of the sets.
         if let Some(key) =
             key.filter(|key| deployments.get(key).is_some_and(|found| found.strategy == Strategy::Recreate))
         {

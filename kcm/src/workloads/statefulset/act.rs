@@ -181,8 +181,8 @@ impl<'a> Work<'a> {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {
-            let former = self.former.get_or_try_init(|| self.read_former()).await?;
-            let body = pods::from_former(self.set, former, ordinal, current);
+            let former = self.former.get_or_try_init(|| self.read_previous()).await?;
+            let body = pods::from_previous(self.set, former, ordinal, current);
             (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
         };
         let version = response.meta()?.version;
@@ -190,7 +190,7 @@ impl<'a> Work<'a> {
         Ok(revision.clone())
     }
 
-    async fn read_former(&self) -> Result<Map<String, Value>, WriteError> {
+    async fn read_previous(&self) -> Result<Map<String, Value>, WriteError> {
         let data = self.history.data(&self.revisions.current).await?;
         let unreadable =
             || kinds::DecodeError::field("data", "of the ControllerRevision is not a patch of a pod template");
