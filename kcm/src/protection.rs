@@ -24,9 +24,9 @@ pub const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The change that an object's protecting finalizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// None: the finalizer is set, or the object is being deleted without it.
+    /// No change: the finalizer is set, or the object is being deleted without it.
     Nothing,
-    /// It is missing and has to be added.
+    /// The finalizer is missing and has to be added.
     Addition,
     /// The object is being deleted: the finalizer has to be removed once nothing uses the object.
     Removal,

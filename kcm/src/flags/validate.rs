@@ -5,7 +5,7 @@ use component::flags::rules::{self, Range, Violations, at_least_one, between};
 use super::controllers::UPSTREAM;
 use super::{Gates, Values};
 
-/// The numbers that upstream limits; it does not limit other worker counts.
+/// The ranges of numbers that upstream limits; other numbers of workers have no limit.
 static RANGES: [Range; 14] = [
     at_least_one("concurrent-cron-job-syncs"),
     at_least_one("concurrent-daemonset-syncs"),

@@ -100,8 +100,8 @@ impl PodControl {
         }
     }
 
-    /// Checks that all pods of a namespace could be decoded, before surplus pods are deleted there: the others may be
-    /// the ones that are needed.
+    /// Checks that all pods of a namespace could be decoded, before surplus pods are deleted there: the pods that were
+    /// not decoded may be the ones that are needed.
     ///
     /// # Errors
     /// The reason why no pod may be deleted, for the owner's status and the log.

@@ -58,7 +58,7 @@ pub fn patch(
         if is(pod_condition::REASON, reason) && is(pod_condition::MESSAGE, message) {
             return Ok(None);
         }
-        // It is true already: another reason is not a transition.
+        // The condition is true already: another reason is not a transition.
         condition.as_object_mut().expect("an object").remove("lastTransitionTime");
     }
     let mut status = json!({ "conditions": [condition] });

@@ -19,7 +19,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// The inputs of an attempt to create children that depend on its owner.
+/// The state on which an attempt to create the children of an owner depends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     uid: Uid,
@@ -48,7 +48,7 @@ impl Attempt {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
-    /// Returns true if this is the state of another owner, or after more children were created than after `last`.
+    /// Returns true if `last` is about another owner, or if more children exist than after `last`.
     fn has_progressed_since(&self, last: &Self) -> bool {
         self.uid != last.uid || (self.missing < last.missing && self.owned > last.owned)
     }

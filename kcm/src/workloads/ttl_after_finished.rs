@@ -69,7 +69,7 @@ fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
 /// The action for a Job.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// None: it has not finished, has no TTL, or is being deleted.
+    /// Nothing: the Job has not finished, has no TTL, or is being deleted.
     Keep,
     /// Its TTL expires after this time.
     Wait(SignedDuration),

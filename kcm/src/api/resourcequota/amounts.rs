@@ -195,8 +195,8 @@ pub fn may_depend_on_classes(name: &str) -> bool {
     name.strip_prefix("requests.").is_some_and(|resource| resource.contains('/'))
 }
 
-/// Returns the amounts that a ResourceClaim counts for. `pod` are the amounts of the pod that the claim was created
-/// for: devices that its requests count already are not counted twice.
+/// Returns the amounts that a ResourceClaim counts for. `pod` is the usage of the pod for which the claim was created:
+/// devices that the pod's requests contain are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
     let devices = |counts: &dyn Fn(&str) -> bool| {
         let counted = claim.devices.iter().filter(|(class, _)| counts(class));

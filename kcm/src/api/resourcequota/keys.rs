@@ -130,9 +130,9 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Returns the key of a quota whose status was written. The status is compared with the objects in the cache:
-/// admission's amount may arrive after the deletion of the object that it includes, and any client may have written the
-/// status.
+/// Returns the key of a quota whose status was written. The status is compared with the objects in the cache: the cache
+/// may receive admission's write after the deletion of the object that admission has counted, and any client may have
+/// written the status.
 pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
     let (old, new) = (change.old?, change.new?);
     let is_same =

@@ -99,7 +99,7 @@ impl ResourceClaims {
         }
     }
 
-    /// Reads the claim from the API server; `None` if it does not exist, or is another one.
+    /// Reads the claim from the API server; `None` if it no longer exists, even if another one has its name.
     async fn read(&self, claim: &ResourceClaim) -> Result<Option<(ObjectResponse, ResourceClaim)>, WriteError> {
         let response = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),

@@ -352,7 +352,7 @@ impl Monitor {
 
     async fn check_lease(&self, node: &Node, version: u64) -> LeaseCheck {
         match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
-            // The cache may have this version already: a change that did not renew the Lease.
+            // A version that the cache contains is not newer: that change did not renew the Lease.
             Ok(lease) if lease.version > version.max(self.lease_version(node)) => LeaseCheck::Newer(lease.version),
             Ok(_) => LeaseCheck::NotRenewed,
             Err(error) if error.is_not_found() => LeaseCheck::NotRenewed,

@@ -91,7 +91,7 @@ impl AttachDetach {
             Some(ForceDetachReason::OutOfService) => state.is_out_of_service,
             None => false,
         };
-        // The kubelet may still find the volume in the list, or may attach volumes itself now.
+        // In other states the kubelet may still find the volume in the list, or may attach volumes itself now.
         let is_released = state.is_managed
             && volumes
                 .is_some_and(|volumes| !volumes.lists(subject.name) && (is_forced || !volumes.uses(subject.name)));

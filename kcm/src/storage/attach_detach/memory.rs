@@ -23,12 +23,12 @@ use super::node_list::NodeList;
 pub struct SiteMemory {
     /// Time at which the volume was first found not to be wanted on the node.
     pub unwanted_since: Option<Instant>,
-    /// True if the node's last known status has the volume in use.
+    /// True if the node's last known status reports the volume as in use.
     pub was_in_use: Option<bool>,
     /// The volume is reserved for the node. Only for plugins whose volumes are attached by kubelets.
     pub is_held: bool,
-    /// The volume was detached by force: it counts as released although the node's last status has it in use. Only for
-    /// plugins whose volumes are attached by kubelets.
+    /// The volume was detached by force: it counts as released although the node's last status reports it as in use.
+    /// Only for plugins whose volumes are attached by kubelets.
     pub is_abandoned: bool,
     /// Time of a request to attach whose response was lost.
     pub uncertain_since: Option<Instant>,

@@ -158,9 +158,9 @@ impl Caches {
             && !has_inline_attachments()
     }
 
-    /// Gathers the state of a volume on the nodes of the extent, after an update of the remembered users of the volume. An
-    /// extent of some nodes requires that they [are independent](Self::has_independent_nodes), one of some pods that the
-    /// volume [has one definition](NamedVolume::has_one_definition).
+    /// Gathers the state of a volume on the nodes of the extent, after an update of the remembered users of the volume.
+    /// If the extent contains only some nodes, [the nodes must be independent](Self::has_independent_nodes). If it
+    /// contains only some pods, [the volume must have one definition](NamedVolume::has_one_definition).
     pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
         let NamedVolume { name, plugin, volumes, .. } = volume;
         let (name, plugin, scope) = (*name, *plugin, &extent.nodes);

@@ -82,7 +82,7 @@ pub enum ClaimStep {
     AssignClass(Str),
     /// Request a volume from the provisioner of this class.
     Provision(Str),
-    /// Both sides contradict each other, but the other claim may release the volume: record the event and retry.
+    /// The volume belongs to another claim, which may release it: record the event and retry.
     Retry(Notice, String),
 }
 

@@ -19,7 +19,7 @@ use super::decide_volume::claim_uid;
 pub struct Run {
     /// The volume.
     pub volume: Uid,
-    /// The former claim of the volume, whose data the pod wipes.
+    /// The claim that the volume was bound to, whose data the pod wipes.
     pub claim: Option<Uid>,
     /// Namespace and name of the pod.
     pub key: ObjectKey,

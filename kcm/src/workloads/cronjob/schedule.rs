@@ -65,7 +65,8 @@ pub enum ScheduleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// The field was `*` or `?` without a step. Of the two fields for days, only the other one counts then.
+    /// The field was `*` or `?` without a step. If one of the two fields for days was, only the other one determines
+    /// the days.
     any: bool,
 }
 

@@ -55,8 +55,8 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
-/// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
+/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, by this
+/// controller or the eviction API, is coalesced: the eviction API has already decremented the number for the pod.
 fn is_immediate(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,

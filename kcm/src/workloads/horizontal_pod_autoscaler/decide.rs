@@ -118,7 +118,7 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleSource {
-    /// None: a user scaled the target to zero, which disables the autoscaler.
+    /// No source: a user scaled the target to zero, which disables the autoscaler.
     Disabled,
     /// A bound of the spec, with the reason.
     Bound(i32, &'static str),

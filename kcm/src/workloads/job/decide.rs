@@ -58,7 +58,7 @@ pub struct JobState {
     pub failed: i32,
     /// Pods or indexes that succeeded, including new ones.
     pub succeeded: i32,
-    /// Only of an Indexed Job.
+    /// The state of the indexes of an Indexed Job.
     pub indexed: Option<IndexState>,
     /// Failures since the last success.
     pub backoff: Backoff,
@@ -77,7 +77,7 @@ pub struct IndexState {
     pub completed: Indexes,
     /// Failed permanently; only with a limit per index.
     pub failed: Option<Indexes>,
-    /// The last failed pod of each index that waits for its replacement, which takes over the count of failures.
+    /// The last failed pod of each index, while it waits for a replacement that takes over its count of failures.
     pub waiting: BTreeMap<i32, Arc<Pod>>,
 }
 
@@ -136,7 +136,8 @@ impl View<'_> {
         let uncounted = status.uncounted.get_or_insert_default().clone();
         let active = pods_where(self.pods, Pod::is_active);
         let (new_succeeded, new_failed) = self.newly_ended(&uncounted);
-        let counted_failures = pods_where(&new_failed, |pod| policy::judge(job.failure_policy.as_ref(), pod).counts);
+        let counted_failures =
+            pods_where(&new_failed, |pod| policy::failure_verdict(job.failure_policy.as_ref(), pod).counts);
         let failed = status.failed + count(&counted_failures) + count(&uncounted.failed);
         if status.start.is_zero() && !job.suspend {
             status.start = Time(self.now.as_second());
@@ -196,9 +197,9 @@ impl View<'_> {
         if !self.is_failed(pod) {
             return false;
         }
-        let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
-        judged.action == Some(Action::FailIndex)
-            || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
+        let verdict = policy::failure_verdict(self.job.failure_policy.as_ref(), pod);
+        verdict.action == Some(Action::FailIndex)
+            || verdict.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
     }
 
     /// Returns the failed pods that stay until they are replaced. Upstream: pkg/controller/job,
@@ -268,7 +269,7 @@ impl View<'_> {
     /// Returns the reason if a pod's failure fails the whole Job.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
-        self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
+        self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::failure_verdict(policy, pod).fail_job)
     }
 
     /// Returns true if containers were restarted in place too often. Upstream: pkg/controller/job,

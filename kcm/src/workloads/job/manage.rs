@@ -159,7 +159,7 @@ impl View<'_> {
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
-        let counts = policy::judge(self.job.failure_policy.as_ref(), replaced).counts;
+        let counts = policy::failure_verdict(self.job.failure_policy.as_ref(), replaced).counts;
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 

@@ -79,7 +79,7 @@ pub struct JobMetrics {
     finished: Counts<3>,
     external: Counts<1>,
     pods_finished: Counts<2>,
-    judged: Counts<1>,
+    matched_rules: Counts<1>,
     held: Counts<1>,
     indexes: Counts<2>,
     made: Counts<2>,
@@ -101,7 +101,7 @@ impl JobMetrics {
                 .counts(&name("jobs_by_external_controller"), "The number of Jobs managed by an external controller"),
             pods_finished: metrics
                 .counts(&name("job_pods_finished"), "The number of finished Pods that are fully tracked"),
-            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), FAILURE_POLICY_HELP),
+            matched_rules: metrics.counts(&name("pod_failures_handled_by_failure_policy"), FAILURE_POLICY_HELP),
             held: metrics.counts(&name("terminated_pods_tracking_finalizer"), TRACKED_PODS_HELP),
             indexes: metrics.counts(&name("job_finished_indexes"), INDEXES_HELP),
             made: metrics.counts(&name("job_pods_creation"), CREATIONS_HELP),
@@ -161,8 +161,8 @@ impl JobMetrics {
     }
 
     /// Records that a rule with this action matched a failed pod.
-    pub fn judged(&self, action: Action) {
-        self.judged.add([("action", format!("{action:?}"))]);
+    pub fn rule_matched(&self, action: Action) {
+        self.matched_rules.add([("action", format!("{action:?}"))]);
     }
 
     /// Records that a pod was created, or that its creation failed. A creation in a namespace that is being deleted
@@ -314,7 +314,7 @@ mod tests {
             tally.synced(&job, SyncAction::Tracking, true, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.counted(&job, &JobStatus::default(), &JobStatus::default());
-            tally.judged(Action::Count);
+            tally.rule_matched(Action::Count);
             tally.record_creation(Need::New, &Ok(()));
             tally.external.add([("controller_name", "other".to_owned())]);
             tally.held.add([("event", "add".to_owned())]);
@@ -362,7 +362,7 @@ mod tests {
             tally.synced(&job, SyncAction::Tracking, false, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
-            tally.judged(Action::FailJob);
+            tally.rule_matched(Action::FailJob);
             tally.record_creation(Need::New, &Ok(()));
         });
         let created = "completion_mode=\"NonIndexed\",result=\"success\",action=\"pods_created\"";

@@ -17,7 +17,7 @@ pub struct PolicyVerdict {
 }
 
 /// Returns the result of the first rule that matches a failed pod. Upstream: pkg/controller/job, matchPodFailurePolicy.
-pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
+pub fn failure_verdict(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
         let Some(why) = matched(&rule.on, pod) else { continue };

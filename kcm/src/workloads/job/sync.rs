@@ -283,7 +283,7 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, counts, write_delay, release, mut tracked, end, judged } = account;
+        let Account { mut status, flush, counts, write_delay, release, mut tracked, end, matched_actions } = account;
         let mut job = job.clone();
         match flush.into_iter().chain(counts).min().map(|write_delay| self.waits(key, write_delay)) {
             Some(false) => {
@@ -295,8 +295,8 @@ impl Jobs {
             Some(true) if flush.is_some() => return Ok(()),
             Some(true) | None => {}
         }
-        for action in judged {
-            self.tally.judged(action);
+        for action in matched_actions {
+            self.tally.rule_matched(action);
         }
         let failure = self.release(key, &job, &release, &mut tracked).await;
         let moved = track::settle(&mut status, &tracked);

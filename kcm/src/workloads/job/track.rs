@@ -44,7 +44,7 @@ pub struct Account {
     /// The condition with which the Job ends once all pods are counted.
     pub end: Option<Condition>,
     /// Actions of the failure policy's rules that matched failed pods.
-    pub judged: Vec<Action>,
+    pub matched_actions: Vec<Action>,
 }
 
 impl View<'_> {
@@ -64,7 +64,7 @@ impl View<'_> {
         let has_job_failed = verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET);
         let mut release = Vec::new();
         let mut completed = Vec::new();
-        let mut judged = Vec::new();
+        let mut matched_actions = Vec::new();
         let mut full = false;
         let mut urgent = flush;
         for pod in tracked_pods {
@@ -88,9 +88,9 @@ impl View<'_> {
                     }
                 }
             } else if (failed || has_job_failed) && !is_recorded_failure && self.is_in_range(pod) {
-                let judgement = policy::judge(self.job.failure_policy.as_ref(), pod);
-                judged.extend(judgement.action);
-                if judgement.counts {
+                let verdict_on_pod = policy::failure_verdict(self.job.failure_policy.as_ref(), pod);
+                matched_actions.extend(verdict_on_pod.action);
+                if verdict_on_pod.counts {
                     uncounted.failed.push(uid.clone());
                     flush = true;
                 }
@@ -108,7 +108,7 @@ impl View<'_> {
         // A success that is not recorded yet cannot be lost, because its pod keeps the finalizer: the write may be
         // delayed.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
-        Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), judged }
+        Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), matched_actions }
     }
 
     /// Returns the index that a successful pod completes, unless it was completed before.

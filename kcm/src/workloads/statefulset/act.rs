@@ -31,7 +31,7 @@ pub struct Work<'a> {
     pub history: History<'a>,
     pub revisions: Revisions,
     /// The template of the current revision, once it is read.
-    former: OnceCell<Map<String, Value>>,
+    current_template: OnceCell<Map<String, Value>>,
     done: Mutex<SyncProgress>,
 }
 
@@ -65,7 +65,16 @@ impl<'a> Work<'a> {
         history: History<'a>,
         revisions: Revisions,
     ) -> Self {
-        Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
+        Self {
+            controller,
+            key,
+            set,
+            template,
+            history,
+            revisions,
+            current_template: OnceCell::new(),
+            done: Mutex::default(),
+        }
     }
 
     /// Returns the changes so far.
@@ -181,8 +190,8 @@ impl<'a> Work<'a> {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {
-            let former = self.former.get_or_try_init(|| self.read_previous()).await?;
-            let body = pods::from_previous(self.set, former, ordinal, current);
+            let template = self.current_template.get_or_try_init(|| self.read_current_template()).await?;
+            let body = pods::from_previous(self.set, template, ordinal, current);
             (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
         };
         let version = response.meta()?.version;
@@ -190,7 +199,7 @@ impl<'a> Work<'a> {
         Ok(revision.clone())
     }
 
-    async fn read_previous(&self) -> Result<Map<String, Value>, WriteError> {
+    async fn read_current_template(&self) -> Result<Map<String, Value>, WriteError> {
         let data = self.history.data(&self.revisions.current).await?;
         let unreadable =
             || kinds::DecodeError::field("data", "of the ControllerRevision is not a patch of a pod template");

@@ -56,7 +56,7 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
             owner => owner.controller == Some(true),
         });
     if of_former(set) || of_former(pod) {
-        // It belonged to a previous object with this name: the garbage collector deletes it.
+        // The claim belongs to a previous object with this name: the garbage collector deletes it.
         return Verdict { owners: None, foreign };
     }
     let mut owners: Vec<OwnerRef> =

@@ -162,7 +162,7 @@ fn reconcile_after_the_deadline_finds_it_passed() {
 }
 
 /// Deadline, the Deployment's pods and counts, its condition; the old set and the new one; the expected condition.
-struct Judged {
+struct ProgressCase {
     what: &'static str,
     deadline: bool,
     desired: i32,
@@ -248,11 +248,11 @@ fn progress_condition_is_decided_by_precedence() {
         ),
     ];
     for (what, deadline, desired, before, current, sets, expected, updated, transitioned) in cases {
-        check(Judged { what, deadline, desired, before, current, sets, expected, updated, transitioned });
+        check(ProgressCase { what, deadline, desired, before, current, sets, expected, updated, transitioned });
     }
 }
 
-fn check(case: Judged) {
+fn check(case: ProgressCase) {
     let what = case.what;
     let mut d = observed(case.desired, case.before, case.current.into_iter().collect());
     d.progress_deadline_seconds = case.deadline.then_some(DEADLINE);

@@ -19,11 +19,11 @@ const MAX_NAME_BYTES: usize = 253;
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// None: the user named a PodGroup, or the Job's own controller manages the scheduling.
+    /// No objects: the user named a PodGroup, or the Job's own controller manages the scheduling.
     None,
-    /// Workload and PodGroup: no controller owns the Job.
+    /// Workload and PodGroup, because no controller owns the Job.
     Both,
-    /// The PodGroup, from a template with this name in the parent's Workload.
+    /// Only the PodGroup, from a template with this name in the parent's Workload.
     GroupOnly(String),
 }
 
