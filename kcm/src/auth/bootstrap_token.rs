@@ -164,7 +164,7 @@ pub(crate) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_token_signs_or_does_not(
+        fn any_token_is_accepted_or_refused(
             name in "(bootstrap-token-)?[a-z0-9.]{1,8}",
             id in "[a-z0-9]{0,8}|\\PC{0,4}",
             end in "\\PC{0,30}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})",

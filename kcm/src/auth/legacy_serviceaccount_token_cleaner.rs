@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn invalidation_is_for_the_version_of_the_decision() {
+    fn invalidation_requires_the_version_of_the_decision() {
         let secret = unused_token().secret();
         let patch = invalidation(&secret.meta, now());
         let metadata = &patch["metadata"];

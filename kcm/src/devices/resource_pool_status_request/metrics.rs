@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_served_from_the_first_one_on() {
+    fn series_of_failures_begins_with_the_first_failure() {
         let metrics = Arc::new(Metrics::default());
         let registry = runtime::metrics::Metrics::default();
         registry.collect(metrics.clone());

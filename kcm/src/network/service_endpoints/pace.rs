@@ -131,7 +131,7 @@ mod tests {
 
     /// The alternative is a gap as long as the writes of the batch itself.
     #[test]
-    fn usual_time_causes_fewer_writes_and_shorter_longest_lags_than_the_time_of_each_batch() {
+    fn usual_duration_as_gap_causes_fewer_writes_and_shorter_long_lags_than_the_duration_of_the_batch() {
         let (other_median, other_worst, other_writes) = simulate(|duration| duration.min(500));
         let pace = Pace::default();
         let (median, worst, writes) = simulate(|duration| {

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn list_changes_only_where_it_was_decided() {
+    fn only_entries_with_a_decision_change() {
         for (name, current, decisions, expected) in [
             ("nothing decided", &["a"][..], &[][..], None),
             ("as decided", &["a"], &[("a", true), ("b", false)], None),

@@ -228,7 +228,7 @@ impl CronJobs {
                 return Ok(RunStart::NamespaceTerminating);
             }
             if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
-                debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: refused before");
+                debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: the last attempt was refused");
                 return Ok(RunStart::Refused(waiting.left));
             }
         }

@@ -94,6 +94,6 @@ pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
 /// nodes.
 pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
-    let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
-    placement.is_large() || judge(change.old) != judge(change.new)
+    let fitness = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
+    placement.is_large() || fitness(change.old) != fitness(change.new)
 }

@@ -442,7 +442,7 @@ fn bucket_returns_one_token_at_its_rate() {
 }
 
 #[test]
-fn bucket_of_any_rate_has_a_wait() {
+fn wait_for_a_token_is_valid_at_any_rate() {
     let begun = Instant::now();
     for (rate, expected) in [
         (1e-30, Some(Duration::MAX)),

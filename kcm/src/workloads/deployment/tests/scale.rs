@@ -122,7 +122,7 @@ fn a_new_set_grows_within_the_surge() {
 }
 
 #[test]
-fn the_new_set_rolls_up_or_down() {
+fn new_set_is_scaled_up_or_down_by_a_rolling_update() {
     for (surge, old, new, expected) in [
         (0, 10, 0, None),
         (2, 10, 0, Some(2)),

@@ -72,7 +72,7 @@ fn long_message_of_a_condition_is_truncated() {
 }
 
 #[test]
-fn bounds_override_metrics_and_a_users_zero_disables_scaling() {
+fn bounds_override_metrics_and_a_zero_set_by_a_user_disables_scaling() {
     let above = ScaleSource::Bound(10, "Current number of replicas above Spec.MaxReplicas");
     let below = ScaleSource::Bound(2, "Current number of replicas below Spec.MinReplicas");
     let off = Gates { scale_to_zero: false, ..GATES };
@@ -103,7 +103,7 @@ fn bounds_override_metrics_and_a_users_zero_disables_scaling() {
 }
 
 #[test]
-fn highest_proposal_wins_and_a_failed_metric_prevents_scaling_down() {
+fn highest_proposal_counts_and_a_failed_metric_prevents_scaling_down() {
     let wants = |replicas| decide::proposal(&cpu(), Ok((replicas, Current::default())));
     let fails = || decide::proposal(&cpu(), Err("no metrics".to_owned()));
     let failed = "failed to get cpu resource metric value: failed to get cpu utilization: no metrics";
