@@ -258,7 +258,7 @@ impl Cleaner {
     }
 
     /// Returns the names of the secrets that the pods of a namespace reference. The pods are read from the API server:
-    /// to keep these names in the cache would cost memory in every cluster, and few have tokens of this age.
+    /// keeping these names in the cache would cost memory in every cluster, and few clusters have tokens of this age.
     async fn used_secrets(&self, namespace: &str) -> Result<HashSet<Box<str>>, WriteError> {
         let mut used = HashSet::new();
         let mut malformed = Ok(());

@@ -150,7 +150,7 @@ fn read(path: &str) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
 pub struct Signers(HashMap<&'static str, Arc<Files>>);
 
 impl Signers {
-    /// Reads the files that the flags name: one pair for all signers, or one pair for each signer that has one.
+    /// Reads the files that the flags name: one pair for all signers, or a pair for each of several signers.
     ///
     /// # Errors
     /// When a pair cannot be used.

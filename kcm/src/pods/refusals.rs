@@ -135,7 +135,7 @@ impl Refusals {
         self.lock().get(key).map_or(0, |refusal| usize::try_from(refusal.count).unwrap_or(usize::MAX))
     }
 
-    /// Removes an owner that has no missing children, whose attempt succeeded, or that no longer exists.
+    /// Removes the record of an owner: it has no missing children, its attempt succeeded, or it no longer exists.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }

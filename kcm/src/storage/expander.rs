@@ -155,8 +155,8 @@ impl Expander {
         Ok(Outcome::Done)
     }
 
-    /// Returns the claim's volume from the cache. One that is missing there or does not belong to the claim is read
-    /// from the API server: the cache of volumes may lag behind the one of claims.
+    /// Returns the claim's volume from the cache. A volume that is missing in the cache, or does not belong to the
+    /// claim, is read from the API server: the cache of volumes may be older than that of claims.
     async fn volume(&self, claim: &PersistentVolumeClaim) -> Result<Arc<PersistentVolume>, ReconcileError> {
         let key = ObjectKey::new("", claim.volume_name.clone());
         if let Some(volume) = self.volumes.get(&key).filter(|volume| is_bound_to(volume, claim)) {

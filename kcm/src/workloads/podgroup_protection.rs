@@ -174,7 +174,7 @@ impl Protection {
         }
         let (writer, store, consistency) = (&self.writer, &*self.groups, &self.consistency);
         let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        // A pod that was created during the list may be in the cache by now.
+        // A pod that was created during the list may have reached the cache since.
         guard.write(&group.meta, Need::Removal, |_| !self.has_cached_members(key)).await?;
         Ok(Outcome::Done)
     }

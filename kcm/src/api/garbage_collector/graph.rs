@@ -410,9 +410,9 @@ impl Graph {
         dependents.filter_map(|dependent| self.nodes.get(dependent))
     }
 
-    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. A
-    /// dependent with several references may be in both lists. Upstream: pkg/controller/garbagecollector,
-    /// partitionDependents.
+    /// Returns the dependents that refer to an owner by these coordinates, and the dependents that refer to it by other
+    /// coordinates. A dependent with several references may be in both lists. Upstream:
+    /// pkg/controller/garbagecollector, partitionDependents.
     fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
         let (mut matching, mut differing) = (Vec::new(), Vec::new());
         for dependent in self.dependents_of(&owner.uid) {

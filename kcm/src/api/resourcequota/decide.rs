@@ -64,7 +64,7 @@ pub struct NamespaceUsage {
     pub recheck: Option<Duration>,
 }
 
-/// Numbers of pods by usage: those that count, and those that no longer count (finished, or past their grace period).
+/// Numbers of pods by usage: pods that count, and pods that have finished or are past their grace period.
 type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.

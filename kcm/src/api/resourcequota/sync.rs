@@ -171,8 +171,8 @@ impl Quotas {
         content
     }
 
-    /// Returns the pod whose extended resources a claim was created for. The claim of a pod is the one that the pod's
-    /// status names, or until then the oldest one that was created for its extended resources. Upstream:
+    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Before it
+    /// does, the oldest claim that was created for the pod's extended resources counts. Upstream:
     /// pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;

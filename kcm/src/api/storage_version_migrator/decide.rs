@@ -11,7 +11,7 @@ use runtime::write::WriteError;
 /// Maximum time for which a new migration waits for a resource that is not served yet: its definition may be new, too.
 const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
-/// Maximum time for which a migration waits for a resource that may be in a version of its group that is unavailable.
+/// Maximum time for which a migration waits for a resource while a version of the resource's group is unavailable.
 const UNAVAILABLE_GROUP_WAIT: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an error in a message. The API accepts messages of up to 32 KiB.

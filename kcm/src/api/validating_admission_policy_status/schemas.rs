@@ -16,7 +16,7 @@ const MAX_DOCUMENTS: usize = 8;
 /// Maximum idle time of a document, which may have megabytes. Policies that are created together share it; the next one
 /// may be created months later.
 const UNUSED_TIME: Duration = Duration::from_secs(10);
-/// Time without a failure after which a document that fails again delays policies again.
+/// Time without failures after which a document counts as readable: its next failure delays policies.
 const FAILURE_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(60);

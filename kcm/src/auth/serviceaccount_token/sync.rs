@@ -47,7 +47,7 @@ impl Tokens {
     /// Deletes the tokens of a deleted account.
     ///
     /// Differs from upstream: a token whose reference has no UID is kept if another account with that name exists,
-    /// because it may have been created for that one.
+    /// because the token may belong to that account.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.cached_account(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);

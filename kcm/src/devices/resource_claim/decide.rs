@@ -160,8 +160,8 @@ pub fn group_has_work(group: &PodGroup, cached: &Lookups<'_>) -> bool {
     })
 }
 
-/// Returns the claim that was created for an entry of an owner earlier: the oldest one that the owner controls and that
-/// is annotated with the entry.
+/// Returns the existing claim for an entry of an owner: the oldest claim that the owner controls and that is annotated
+/// with the entry.
 pub fn created_earlier(
     owner: &Uid,
     namespace: &str,

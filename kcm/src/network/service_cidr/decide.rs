@@ -90,8 +90,8 @@ pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Returns true if every prefix of a range is within one of another range, so that all its addresses can still be
-/// allocated without it.
+/// Returns true if other ranges contain every prefix of a range, so that all its addresses can still be allocated
+/// without it.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))

@@ -28,8 +28,8 @@ const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 /// duration.
 const MIN_STEP: Duration = Duration::from_millis(1);
 
-/// The usual duration of this controller's writes: approximately the median of the latest ones. It follows a changed
-/// load within about twenty writes, and a single slow write hardly changes it.
+/// The usual duration of this controller's writes: approximately the median of the latest ones. After a change of the
+/// load it is right again within about twenty writes; a single slow write hardly changes it.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Duration>);
 

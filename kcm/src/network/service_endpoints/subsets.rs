@@ -26,7 +26,7 @@ pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
 }
 
 /// Returns ports in an order that does not depend on the given one. There may be thousands of lists of thousands of
-/// ports: equal lists are found by a look-up of this form, and never compared one by one.
+/// ports. Equal lists are found by a look-up of their sorted form, and never compared in pairs.
 pub fn sorted_ports(ports: &[Port]) -> Vec<Port> {
     let mut ports: Vec<Port> = ports.to_vec();
     ports.sort_unstable();

@@ -90,7 +90,7 @@ struct NodeState {
 struct State {
     nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
-    /// A version of a Lease that the API server has and the watch does not: until the watch has it, no node is marked.
+    /// A version of a Lease that the API server has and the watch has not delivered: until it does, no node is marked.
     behind: Option<u64>,
 }
 
@@ -473,7 +473,8 @@ impl Monitor {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
                 }
             }
-            // The taint of this node has used a token of its zone: a change to the other taint needs no second one.
+            // The node has used a token of its zone for its current taint: the replacement of that taint needs no
+            // second token.
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
@@ -550,7 +551,7 @@ impl Monitor {
                 self.metrics.evicted(zone_name);
                 true
             }
-            // The API server's node is ready, tainted already, deleted, or another node with this name.
+            // On the API server the node is ready, already tainted or deleted, or another node has its name.
             Ok(false) => {
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.pace.give_back();

@@ -79,8 +79,8 @@ struct Tracked {
     is_settled: bool,
     /// At the last reconcile, the volume's nodes did not depend on each other.
     is_independent: bool,
-    /// A reconcile has begun and not ended. If this is set when the next one begins, the previous one has panicked, and
-    /// the changes that it took are lost.
+    /// A reconcile has begun and not ended. If this is set when the next reconcile begins, the previous one has
+    /// panicked, and its changes have to be processed again.
     is_running: bool,
     /// Time at which one of the nodes has to be checked again.
     next: Option<Instant>,

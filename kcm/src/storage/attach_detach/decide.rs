@@ -1,4 +1,4 @@
-//! Policy: the nodes to which a volume is attached, whose statuses list it, and from which it is detached.
+//! Policy: for each node of a volume, whether the volume is attached, listed in the node's status, or detached.
 //!
 //! The decision is made for all nodes of the volume together, so that a volume for one node is never attached to a
 //! second one.

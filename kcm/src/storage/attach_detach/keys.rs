@@ -145,8 +145,8 @@ fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
-/// Returns all volumes of a driver that begins or ceases to require attachments: its PersistentVolumes, the volumes
-/// that pods define themselves, and those that are attached. Such a change is rare.
+/// Returns all volumes of a driver that begins or ceases to require attachments: its PersistentVolumes, volumes that
+/// pods define themselves, and attached volumes. Such a change is rare.
 fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);
     if is_required(change.old) == is_required(change.new) {

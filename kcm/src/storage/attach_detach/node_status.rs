@@ -105,8 +105,7 @@ impl AttachDetach {
         removed
     }
 
-    /// Handles a refused write. If the node has changed, or another one has its name by now, the next write waits for
-    /// the cache.
+    /// Handles a refused write. If the node has changed or was replaced, the next write waits for the cache.
     ///
     /// # Errors
     /// When the cache is up to date: the API server refuses the list itself.
@@ -152,8 +151,8 @@ fn attached_to(node: &Node) -> &[AttachedVolume] {
 
 /// Returns true if a list without these volumes may be written only if the node has not changed.
 ///
-/// A volume that kubelets attach has no VolumeAttachment, which would show that it is still to be detached from the
-/// node. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
+/// A volume that kubelets attach has no VolumeAttachment to show that the volume has not been detached from the node
+/// yet. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
 fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
     let is_unused = |name: &&Str| node.volumes.as_ref().is_some_and(|volumes| !volumes.uses(name));
     removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))

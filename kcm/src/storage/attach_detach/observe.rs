@@ -158,9 +158,9 @@ impl Caches {
             && !has_inline_attachments()
     }
 
-    /// Gathers the state of a volume on the nodes of the extent, after an update of the remembered users of the volume.
-    /// If the extent contains only some nodes, [the nodes must be independent](Self::has_independent_nodes). If it
-    /// contains only some pods, [the volume must have one definition](NamedVolume::has_one_definition).
+    /// Updates the remembered users of a volume, and gathers the state of the volume on the nodes of the extent. If the
+    /// extent contains only some nodes, [the nodes must be independent](Self::has_independent_nodes). If it contains
+    /// only some pods, [the volume must have one definition](NamedVolume::has_one_definition).
     pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
         let NamedVolume { name, plugin, volumes, .. } = volume;
         let (name, plugin, scope) = (*name, *plugin, &extent.nodes);
@@ -291,8 +291,8 @@ impl Caches {
         state_of(self.node(node).as_deref()).is_managed
     }
 
-    /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions, one
-    /// that allows only one node if there is one.
+    /// Adds the pods that define a volume themselves. Returns the volume, if a pod defines it. If several pods define
+    /// it, a definition that allows only one node takes precedence.
     fn add_inline_users(&self, name: &Str, memory: &Memory, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {

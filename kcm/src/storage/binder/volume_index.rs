@@ -159,8 +159,8 @@ impl VolumeIndex {
         usable.min_by_key(|volume| (volume.modes().len(), volume.modes()))
     }
 
-    /// Searches the sets of access modes that come before `limit`, which is the set of the reserved volume: from there
-    /// on, that volume is preferred.
+    /// Searches the sets of access modes that come before `limit`, the set of the reserved volume. That volume takes
+    /// precedence over volumes of this set and of later sets.
     fn find_free(
         &self,
         claim: &PersistentVolumeClaim,

@@ -53,8 +53,8 @@ impl Keys {
         }
     }
 
-    /// Returns true if a pod may require a write of its claims. If the condition is not maintained, only a pod that no
-    /// longer uses its claims, or does not use them yet, requires one.
+    /// Returns true if a change of a pod may require a write of its claims. If the condition is not maintained, only
+    /// pods that do not use their claims do: they are not on a node, or have released their volumes.
     fn is_relevant(&self, pod: &Pod) -> bool {
         self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
     }

@@ -461,7 +461,8 @@ mod tests {
         put(&used, "recursive", "v", recursive());
         let sizes: Vec<usize> = used.lock().volumes["v"].pods_by_labeling().values().map(Vec::len).collect();
         assert_eq!(sizes, [1, 200, 1]);
-        // 201 pods with a label differ from the recursive one in the label and the policy, and 200 from the other one.
+        // 201 pods with a label differ from the recursive pod in label and policy, and 200 of them from the pod with
+        // the other label.
         assert_eq!(used.conflicts(10_000).len(), 2 * (201 * 2 + 200));
     }
 

@@ -65,8 +65,8 @@ pub enum ScheduleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// The field was `*` or `?` without a step. If one of the two fields for days was, only the other one determines
-    /// the days.
+    /// The field was `*` or `?` without a step. If this is true for one of the two fields for days, only the other one
+    /// determines the days.
     any: bool,
 }
 
@@ -263,9 +263,9 @@ impl Wall {
         self.zone.to_datetime(moment)
     }
 
-    /// Returns the first moment of the schedule that is not before `from`, a whole second. Searches the month, then the
-    /// day in it, the hour, the minute and the second; when one of them overflows, the search begins with the month
-    /// again. The first advance of a unit sets all smaller units to zero.
+    /// Returns the first moment of the schedule that is not before `from`, a whole second. Searches for the month, then
+    /// for the day, hour, minute and second. When one of them overflows, the search starts again with the month. The
+    /// first advance of a unit sets all smaller units to zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
         let mut now = from;

@@ -98,7 +98,7 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // Jobs are deleted after the status write. If they were deleted before it, and this process ended in between,
+        // Jobs are deleted after the status write. Otherwise, if this process ended between the deletion and the write,
         // the next leader could not record their results. A Job that the write has added to the active list is kept:
         // the next reconcile records that it has finished.
         let listed = active_uids(&status);
@@ -288,7 +288,7 @@ impl CronJobs {
             match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                // Another object may have the name by now.
+                // Another object may have the name.
                 Ok(_) | Err(_) => {
                     let message = format!("Active job went missing: {}", active.name);
                     self.recorder.event(&about(cron_job), EventType::Normal, "MissingJob", message);

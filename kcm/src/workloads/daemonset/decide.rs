@@ -170,7 +170,7 @@ fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
 }
 
 /// Returns a node's surplus pods during a surge. The node keeps the first pod of the current revision and the first
-/// other one. The other one is surplus too if it is not ready, or if the current one is available.
+/// other one. That other pod is surplus, too, if it is not ready, or if the pod of the current revision is available.
 fn surplus_in_surge(
     running: Vec<Arc<Pod>>,
     min_ready_seconds: i32,

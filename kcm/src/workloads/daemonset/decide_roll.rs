@@ -42,8 +42,7 @@ pub fn bounds(set: &DaemonSet, places: &[Place]) -> Result<Option<Bounds>, Strin
     Ok(Some(Bounds { desired, unavailable, surge }))
 }
 
-/// The pods of a node that are not being deleted, if these are at most one pod of the current revision and one other
-/// pod.
+/// The pods of a node that are not being deleted: at most one pod of the current revision, and at most one other pod.
 struct Pair<'a> {
     new: Option<&'a Arc<Pod>>,
     old: Option<&'a Arc<Pod>>,

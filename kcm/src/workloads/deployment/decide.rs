@@ -90,8 +90,8 @@ fn scale_or_settled(scales: Vec<Scale>) -> Step {
     if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
 }
 
-/// Returns true if an old set counts pods, or one of `pods`, which are those of all sets except the new one, has not
-/// finished. Upstream: pkg/controller/deployment, oldPodsRunning.
+/// Returns true if the status of an old set counts pods, or if one of `pods` has not finished. `pods` are the pods of
+/// all sets except the new one. Upstream: pkg/controller/deployment, oldPodsRunning.
 pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }

@@ -50,8 +50,9 @@ pub fn last_revision(sets: &Sets) -> i64 {
     sorted.iter().rev().nth(1).copied().unwrap_or(0)
 }
 
-/// Returns a revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None`
-/// when even the new one alone would not fit. Upstream: pkg/controller/deployment/util, SetNewReplicaSetAnnotations.
+/// Returns a revision history with one more revision. The oldest revisions are dropped, so that the history takes at
+/// most `limit` bytes. Returns `None` if the new revision alone takes more. Upstream: pkg/controller/deployment/util,
+/// SetNewReplicaSetAnnotations.
 pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());

@@ -163,9 +163,9 @@ impl Deployments {
             && self.consistency.caught_up(key, &self.sets, wake())
     }
 
-    /// Reads the sets again. Returns `None` if another controller of this process has just written one, or is about to,
-    /// and the cache does not contain that yet: a decision would be outdated, and its writes refused. The key is
-    /// requeued once the cache is up to date.
+    /// Reads the sets again. Returns `None` if another controller of this process has just written a set, or is about
+    /// to, and the cache does not contain that write yet: a decision would be outdated, and its writes refused. The key
+    /// is requeued once the cache is up to date.
     fn read_settled(&self, key: &ObjectKey, claimed: Vec<Arc<ReplicaSet>>) -> Option<Vec<Arc<ReplicaSet>>> {
         let read = |set: Arc<ReplicaSet>| match self.sets.read_settled(&set.meta.key(), self.queue.waker(key)) {
             Cached::Lagging => None,

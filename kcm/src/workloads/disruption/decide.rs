@@ -59,15 +59,15 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
 pub struct GrantedEvictions {
     /// Evictions whose pods may still be deleted.
     pub pending: Vec<(Str, Time)>,
-    /// Pods that should be deleted by now, but still exist.
+    /// Pods that should have been deleted, but still exist.
     pub overdue: Vec<Arc<Pod>>,
     /// Time until the next one is overdue.
     pub recheck: Option<Duration>,
 }
 
 /// Sorts granted evictions by the state of their pods. An eviction is dropped if its pod is being deleted or no longer
-/// exists, or was created after the eviction: then it replaces the evicted pod under its name, as a StatefulSet's does.
-/// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
+/// exists. It is also dropped if the pod with this name was created after the eviction: such a pod replaces the evicted
+/// one, for example in a StatefulSet. Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///
 /// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
 pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> GrantedEvictions {

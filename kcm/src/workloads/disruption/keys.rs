@@ -99,8 +99,8 @@ fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: a program other
-/// than the kubelet set it, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
+/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: the condition was
+/// not set by the kubelet, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
     let is_target =

@@ -46,8 +46,7 @@ pub struct BudgetEvent {
     message: String,
 }
 
-/// The last events about a budget, with the uid of the object that they are about: another budget with its name gets
-/// its own.
+/// The last events about a budget, with the uid of the budget: another budget with its name gets its own events.
 #[derive(Debug)]
 pub struct RecordedEvents {
     owner: Uid,

@@ -60,8 +60,8 @@ fn remaining(failures: i32, last: Time, now: Timestamp) -> SignedDuration {
     (wait - now.duration_since(last)).max(SignedDuration::ZERO)
 }
 
-/// Returns the time at which a pod ended: that of its last container, of its readiness, of its deletion, or else of its
-/// creation. Upstream: pkg/controller/job, getFinishedTime.
+/// Returns the time at which a pod ended: the end of its last container, else the last change of its readiness, else
+/// its deletion, else its creation. Upstream: pkg/controller/job, getFinishedTime.
 pub fn finished_at(pod: &Pod) -> Time {
     let ending = pod.ending.as_deref();
     match ending.map(|ending| ending.finished).filter(|at| !at.is_zero()) {

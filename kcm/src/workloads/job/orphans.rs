@@ -107,8 +107,9 @@ impl Orphans {
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// Reads a pod again. Returns `None` if it no longer has the finalizer, or if the cache does not contain this
-    /// process's last write yet, most often its release; then the pod is requeued once it does.
+    /// Reads a pod again. Returns `None` if the pod no longer has the finalizer, or if the cache does not contain this
+    /// process's last write of the pod yet, which mostly is the release. In the second case the pod is requeued once
+    /// the cache contains the write.
     fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
         let key = pod.meta.key();
         let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();

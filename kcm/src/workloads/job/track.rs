@@ -1,8 +1,8 @@
 //! Policy: counts a Job's finished pods. Each is counted exactly once, even if the process crashes at any time.
 //!
 //! A finished pod is first recorded in the status by its UID (or by its index), then loses its finalizer, then moves
-//! into a counter. In between, its record in the status shows that it was noticed, and its finalizer that it is not in
-//! a counter yet.
+//! into a counter. In between, the record in the status shows that the pod was observed, and the finalizer shows that
+//! the pod is not in a counter yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;

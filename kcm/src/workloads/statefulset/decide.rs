@@ -1,7 +1,7 @@
 //! Policy: the pods of a StatefulSet to create, repair and delete next.
 //!
-//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and a stage with a
-//! failure is the last one. If pods are ordered, a plan ends with the first pod that has to become ready.
+//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and no stage
+//! follows one with a failure. If pods are ordered, a plan ends with the first pod that has to become ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

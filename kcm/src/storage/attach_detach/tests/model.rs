@@ -331,7 +331,7 @@ impl Model {
         let request = self.controllers[self.leader].caches.requests.1.get(&node).copied();
         let pending = match request {
             Some(request) => Pending::Delete { node, uid: request.uid },
-            // The response to the creation was lost: by now it has succeeded, or it never will.
+            // The response to the creation was lost. The request has ended since: it has succeeded, or it never will.
             None if self.server.requests.contains_key(&node) => {
                 let version = self.server.version;
                 self.leading().awaited_requests = version;

@@ -108,8 +108,7 @@ pub fn set(name: &str, replicas: i32, age: i64, of: &str) -> ReplicaSet {
     made
 }
 
-/// Returns a set as the server returns it after it was created: with a resourceVersion, without which it is not
-/// decoded.
+/// Returns a set as the server returns it after its creation, with the resourceVersion that the decoder requires.
 pub fn created(deployment: &Deployment, new: &NewReplicaSet) -> ReplicaSet {
     let message = deployment.new_replica_set(new).expect("template");
     let mut whole = Vec::new();

@@ -48,8 +48,8 @@ fn member(name: &str, owner: Option<&OwnerRef>, is_ready: bool) -> Pod {
     pod
 }
 
-/// The resources that the simulated API server serves: kinds with a scale, one without, one with another scale, and one
-/// whose definition was created late.
+/// The resources that the simulated API server serves: kinds with a scale, a kind without a scale, a kind with another
+/// scale, and a kind whose definition was created late.
 fn discovery_of(path: &str, has_late: bool) -> Value {
     let resource = |plural: &str, kind: &str, scale: Option<&str>| {
         let scale =
