@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use kinds::Uid;
 use runtime::lock::lock;
 
-/// Number of UIDs that are kept. One that was dropped costs a read from the API server.
+/// Number of UIDs that are kept. For a UID that was dropped, the API server is read.
 const CAPACITY: usize = 500;
 
 /// The UIDs of the objects that were deleted last.

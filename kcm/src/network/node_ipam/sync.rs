@@ -100,8 +100,8 @@ impl Allocator {
 
     async fn assign(&self, key: &ObjectKey, node: &Node, ranges: &[IpNet]) -> Result<Outcome, ReconcileError> {
         let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-        // The cache may lack the ranges of a node, all of which are outside of the cluster's. The pool has recorded
-        // them from the API server, and reserves none.
+        // The pool reserves no range for a node that has ranges on the API server, all of them outside of the cluster's
+        // ranges. The cache may not contain these yet.
         let Some(first) = texts.first() else {
             return Err(ReconcileError::new("the ranges of the node are not known yet"));
         };

@@ -66,7 +66,7 @@ impl Plan {
     }
 
     /// Keeps only the updates: they remove endpoints that must not get traffic, and must not wait until the creations
-    /// succeed. Deletions wait, because the endpoints of a deleted slice may belong to one that has to be created.
+    /// succeed. Deletions wait, because endpoints of a deleted slice may be part of a slice that has to be created.
     pub fn keep_updates(&mut self) {
         self.create.clear();
         self.delete.clear();

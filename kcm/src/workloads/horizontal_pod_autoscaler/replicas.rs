@@ -249,7 +249,8 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
 }
 
 /// Returns the number of pods that an object or external metric with a target value proposes (GetObjectMetricReplicas,
-/// GetExternalMetricReplicas). For a target without pods it is the ratio itself, rounded up.
+/// GetExternalMetricReplicas). For a target without pods, this number is the ratio of the value to the target, rounded
+/// up.
 ///
 /// # Errors
 /// When no pods exist although the target requests some.
