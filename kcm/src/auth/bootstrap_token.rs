@@ -36,11 +36,11 @@ pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
 /// The expiration of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiration {
-    /// It has no expiration.
+    /// The token has no expiration.
     Never,
-    /// It has expired, or its expiration cannot be parsed.
+    /// The token has expired, or its expiration cannot be parsed.
     Expired,
-    /// It expires after this time.
+    /// The token expires after this time.
     In(Duration),
 }
 

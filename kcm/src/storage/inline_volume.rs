@@ -28,7 +28,7 @@ pub struct InlineVolume {
     pub name: Str,
     /// Its name in events.
     pub label: String,
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
     /// The spec of a PersistentVolume of its CSI driver; `None` if the kubelet attaches the volume itself.
     pub spec: Option<Value>,

@@ -26,10 +26,10 @@ pub struct Readiness {
     message: &'static str,
 }
 
-/// Addresses are allocated from it.
+/// Addresses are allocated from the range.
 pub const READY: Readiness = Readiness { status: "True", reason: "", message: "Kubernetes Service CIDR is ready" };
 
-/// It is being deleted, but Services need it.
+/// The range is being deleted, but Services need it.
 pub const TERMINATING: Readiness = Readiness {
     status: "False",
     reason: "Terminating",

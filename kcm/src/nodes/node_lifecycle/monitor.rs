@@ -104,9 +104,9 @@ struct NodeInPass {
 enum LeaseCheck {
     /// The Lease was not renewed.
     NotRenewed,
-    /// It is newer than the one in the cache.
+    /// The Lease is newer than the one in the cache.
     Newer(u64),
-    /// It could not be read.
+    /// The Lease could not be read.
     Unclear,
 }
 

@@ -45,11 +45,11 @@ pub fn tolerated_time<'a>(
 /// The action for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It stays; a running countdown is cancelled.
+    /// The pod stays; a running countdown is cancelled.
     Stay,
-    /// It is deleted now.
+    /// The pod is deleted now.
     Evict,
-    /// Its countdown ends at this time.
+    /// The countdown of the pod ends at this time.
     Wait(Instant),
 }
 

@@ -16,14 +16,14 @@ pub enum Attachment {
     /// There is none.
     #[default]
     Absent,
-    /// It may exist: the response to its creation was lost. Or the kubelet, which attaches the volume itself, uses it,
-    /// although no pod on the node does and the node's status does not list it.
+    /// The attachment may exist: the response to its creation was lost. Or the kubelet, which attaches the volume
+    /// itself, uses the volume, although no pod on the node does and the node's status does not list it.
     Uncertain,
-    /// It is requested. The driver has not reported success; it may nevertheless have attached the volume.
+    /// The attachment is requested. The driver has not reported success; it may nevertheless have attached the volume.
     Requested,
     /// The driver has attached the volume.
     Attached,
-    /// It is being deleted; the driver may still have the volume attached.
+    /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
 }
 
@@ -34,7 +34,8 @@ pub struct Site {
     pub is_wanted: bool,
     /// Attachment by this controller.
     pub attachment: Attachment,
-    /// Another client has requested an attachment of the volume to the node. It is never changed, but it counts.
+    /// Another client has requested an attachment of the volume to the node. This controller never changes that
+    /// attachment, but takes it into account.
     pub has_foreign: bool,
     /// The node's status lists the volume as attached, or a write that lists it may be under way.
     pub is_listed: bool,
@@ -56,14 +57,14 @@ pub struct NodeState {
     pub is_managed: bool,
     /// Its condition Ready is true.
     pub is_ready: bool,
-    /// It has the taint `node.kubernetes.io/out-of-service`.
+    /// The node has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
 }
 
 /// Properties of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
     /// A volume in use is never detached from an unhealthy node because of a timeout.
     pub is_timeout_disabled: bool,

@@ -54,7 +54,7 @@ pub struct SiteMemory {
 pub enum NodeWrite {
     /// The list is up to date.
     None,
-    /// It has to be written after this time.
+    /// The list has to be written after this time.
     After(Duration),
     /// This list has to be written.
     Now(Vec<AttachedVolume>),

@@ -16,9 +16,9 @@ const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0
 /// An operation on a volume.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
-    /// It is attached.
+    /// The attachment of a volume.
     Attach,
-    /// It is detached.
+    /// The detachment of a volume.
     Detach,
 }
 

@@ -45,7 +45,7 @@ pub struct Place {
     pub node: Str,
     pub site: Site,
     pub memory: SiteMemory,
-    /// This controller's attachment.
+    /// The attachment that this controller has created.
     pub attachment: Option<Arc<VolumeAttachment>>,
 }
 
@@ -59,7 +59,7 @@ pub struct Observation {
     pub volume: Option<Arc<PersistentVolume>>,
     /// The volume as the specs of pods define it, if no PersistentVolume defines it.
     pub inline: Option<InlineVolume>,
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
 }
 

@@ -72,9 +72,9 @@ pub enum ClaimStep {
         /// provisioner created it, the binding completes that operation in the metrics.
         is_found: bool,
     },
-    /// It waits: phase Pending, and this event.
+    /// The claim waits: phase Pending, and this event.
     Pend(Option<Notice>),
-    /// Its volume is lost: phase Lost. The event is only recorded when the phase changes.
+    /// The claim's volume is lost: phase Lost. The event is only recorded when the phase changes.
     Lose(Notice),
     /// A binding in progress has to end first.
     DecideAgain,

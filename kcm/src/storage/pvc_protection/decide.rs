@@ -19,7 +19,7 @@ pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 pub enum UnusedStep {
     /// The condition is correct.
     Keep,
-    /// It has to be written with this status.
+    /// The condition has to be written with this status.
     Write(bool),
     /// The last user is no longer in the cache: write that the claim is unused unless another pod follows soon.
     AwaitUser,

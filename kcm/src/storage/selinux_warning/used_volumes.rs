@@ -59,7 +59,7 @@ pub struct Volume {
     pub name: Str,
     /// Name of its CSI driver; empty for other volumes.
     pub driver: Str,
-    /// It can be mounted with a label.
+    /// The volume can be mounted with a label.
     pub supports_context: bool,
     /// The requested labeling.
     pub request: Request,

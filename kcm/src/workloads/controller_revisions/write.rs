@@ -41,9 +41,9 @@ pub struct History<'a> {
 /// Treatment of a workload's revisions that no longer match its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnmatchedRevisions {
-    /// They are ignored, as for a StatefulSet.
+    /// Such revisions are ignored, as for a StatefulSet.
     Ignored,
-    /// They are released, as for a DaemonSet.
+    /// Such revisions are released, as for a DaemonSet.
     Released,
 }
 
@@ -73,9 +73,9 @@ impl Draft {
 /// The result of the creation of a revision.
 #[derive(Debug)]
 pub enum CreationResult {
-    /// It was created.
+    /// The revision was created.
     New(Arc<ControllerRevision>),
-    /// It exists already with the same name and data: a previous leader created it, or the response was lost.
+    /// The revision exists already with the same name and data: a previous leader created it, or the response was lost.
     Existing(Arc<ControllerRevision>),
     /// A revision with this name and other data exists.
     Taken,

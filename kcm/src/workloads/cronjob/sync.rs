@@ -42,7 +42,7 @@ pub struct CronJobs {
 
 /// The result of an attempt to start the run that is due.
 enum RunStart {
-    /// It was started, or must not start: the CronJob is requeued for its next run.
+    /// The run was started, or must not start: the CronJob is requeued for its next run.
     Done,
     /// The namespace is being deleted: the CronJob is not requeued.
     NamespaceTerminating,
@@ -288,7 +288,7 @@ impl CronJobs {
             match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                // Another object may have the name.
+                // The Job no longer exists, or another one has its name.
                 Ok(_) | Err(_) => {
                     let message = format!("Active job went missing: {}", active.name);
                     self.recorder.event(&about(cron_job), EventType::Normal, "MissingJob", message);

@@ -389,11 +389,11 @@ const DEFAULT_HISTORY_LIMIT: i32 = 10;
 /// The state of the status at the end of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StatusReport {
-    /// It is up to date.
+    /// The status is up to date.
     Done,
-    /// It is due after this time.
+    /// The write of the status is due after this time.
     Waits(Duration),
-    /// It was computed from an outdated DaemonSet.
+    /// The status was computed from an outdated DaemonSet.
     Outdated,
 }
 

@@ -58,9 +58,9 @@ pub struct PodChanges {
 /// A change of suspension that is reported by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspensionChange {
-    /// It is suspended now.
+    /// The Job was suspended.
     Suspended,
-    /// It is resumed now.
+    /// The Job was resumed.
     Resumed,
 }
 

@@ -125,7 +125,7 @@ impl Orphans {
         }
         match patch(&self.writer, pod, untracking(pod)).await {
             Ok(_) => Ok(()),
-            // It no longer exists, or another pod has its name.
+            // The pod no longer exists, or another pod has its name.
             Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => Err(error.into()),
         }

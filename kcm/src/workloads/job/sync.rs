@@ -377,7 +377,7 @@ impl Jobs {
                     self.control.pods.wrote(&pod.meta.key(), version);
                 }
                 Ok(None) => {}
-                // It no longer exists, or another pod has its name.
+                // The pod no longer exists, or another pod has its name.
                 Err(error) if error.is_object_deleted() => {
                     self.remember(key, &job.meta.uid, |memory| {
                         memory.settled.insert(uid.clone());

@@ -80,11 +80,11 @@ pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>>
 pub enum Reason {
     /// There are too many finished pods.
     Terminated,
-    /// It is being deleted, and its node is out of service.
+    /// The pod is being deleted, and its node is out of service.
     OutOfService,
-    /// Its node was deleted.
+    /// The pod's node was deleted.
     Orphaned,
-    /// It is being deleted and was never bound to a node.
+    /// The pod is being deleted and was never bound to a node.
     Unscheduled,
 }
 

@@ -162,7 +162,7 @@ impl PodGc {
         }
         match ended {
             Ok(()) => info!(pod = %key, reason = why, "force-deleted pod"),
-            // It no longer exists, or another pod has its name.
+            // The pod no longer exists, or another pod has its name.
             Err(error) if is_deleted(&error) => {}
             Err(error) => error!(pod = %key, reason = why, %error, "pod could not be force-deleted"),
         }

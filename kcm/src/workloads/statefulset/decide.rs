@@ -37,13 +37,13 @@ pub enum PodRevision {
 /// The defects of an existing pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Defects {
-    /// One of its claims is missing or being deleted, and the pod is not scheduled.
+    /// One of the pod's claims is missing or being deleted, and the pod is not scheduled.
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,
     /// A claim has another controller, so that the retention policy cannot be applied to it.
     pub conflict: bool,
-    /// It lacks the labels or volumes of its ordinal.
+    /// The pod lacks the labels or volumes of its ordinal.
     pub pod: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct PossibleOwners<'a> {
 pub struct Verdict {
     /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Another controller manages it, so the policy cannot be applied.
+    /// Another controller manages the claim, so the policy cannot be applied.
     pub foreign: bool,
 }
 

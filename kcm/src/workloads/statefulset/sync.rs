@@ -287,9 +287,9 @@ impl StatefulSets {
 
 /// The state of the status at the end of a reconcile.
 enum StatusReport {
-    /// It was computed from an outdated StatefulSet.
+    /// The status was computed from an outdated StatefulSet.
     Outdated,
-    /// It is up to date, or its write is delayed; the time of the next reconcile.
+    /// The status is up to date, or its write is delayed. Contains the delay until the next reconcile.
     Next(Option<Duration>),
 }
 
