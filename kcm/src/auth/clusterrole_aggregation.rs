@@ -186,7 +186,7 @@ impl Aggregation {
                 format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
         }
-        // Many selectors and roles take a while, which must not delay other tasks.
+        // The comparison of many selectors with many roles takes a while, and must not delay other tasks.
         let (roles, aggregating) = (self.roles.clone(), role.clone());
         let gathered = tokio::task::spawn_blocking(move || {
             let selectors = aggregating.aggregates.as_deref().unwrap_or_default();

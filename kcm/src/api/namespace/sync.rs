@@ -346,7 +346,7 @@ impl Namespaces {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
                 Err(error) if is_unsupported(&error) => {}
-                // The objects were deleted; there are too many for one response.
+                // The objects were deleted, but the response that lists them is too long.
                 Err(WriteError::TooLong(_)) => return Ok(None),
                 result => return result,
             }

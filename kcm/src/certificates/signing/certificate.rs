@@ -158,7 +158,8 @@ fn extensions<'a>(
     }
     let names = names(contents);
     if !names.is_empty() {
-        // Without a subject, only the names in this extension identify the holder: then it is critical.
+        // Without a subject, only the names in this extension identify the holder. In this case the extension is
+        // critical.
         let critical = subject == der(SEQUENCE, &[]);
         extensions.push(extension(SUBJECT_ALT_NAME, critical, &der(SEQUENCE, &names)));
     }

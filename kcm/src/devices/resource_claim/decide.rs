@@ -125,7 +125,7 @@ pub fn has_work(pod: &Pod, cached: &Lookups<'_>, gates: Gates) -> bool {
     entries.into_iter().any(|entry| match entry.resolve() {
         ResolvedClaim::NotNeeded => false,
         ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => true,
-        // A user has to create it.
+        // A shared claim that does not exist has to be created by a user.
         ResolvedClaim::Shared(name) => (cached.claim)(name).is_some_and(|claim| has_to_be_reserved(pod, &claim, gates)),
         ResolvedClaim::Generated(name) => match (cached.claim)(name) {
             Some(claim) => check_pod_owner(pod, &claim.meta, gates).is_ok() && has_to_be_reserved(pod, &claim, gates),

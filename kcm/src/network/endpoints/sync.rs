@@ -144,7 +144,8 @@ impl AllEndpoints {
                 Ok(Outcome::Done)
             }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
-            // As in upstream, a conflict is recorded, too. The decision was based on an outdated cache.
+            // As in upstream, a conflict is recorded, too, although it only means that the decision was based on an
+            // outdated cache.
             Err(error) => {
                 self.record_failure(key, current, &error);
                 Err(error.into())

@@ -250,7 +250,7 @@ impl SliceWrites {
         counts: &mut WriteCounts,
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
-        // A quota may refuse thousands of slices: later batches are not begun.
+        // A quota may refuse thousands of slices: after a refusal, later batches are not begun.
         let create = |at: usize| self.create(key, metadata, &plan.create[at], &created);
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();

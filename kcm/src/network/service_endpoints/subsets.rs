@@ -45,7 +45,7 @@ fn distinct(subsets: &[Subset]) -> Vec<&Address> {
 /// Returns each address once. An address that any entry lists as not ready is not ready.
 fn merged(mut reached: RankedAddresses) -> RankedAddresses {
     reached.sort_unstable();
-    // An entry that is not ready precedes one that is.
+    // An entry that is not ready precedes an entry that is ready.
     reached.dedup_by_key(|(rank, _)| *rank);
     reached
 }

@@ -64,7 +64,7 @@ impl Census {
         match self.size {
             0 => State::Initial,
             _ if self.ready == 0 => State::Full,
-            // The flag for the threshold has single precision, and so must the comparison.
+            // The flag for the threshold has single precision, so the comparison also uses single precision.
             size if failed > 2 && failed as f32 / size as f32 >= threshold as f32 => State::Partial,
             _ => State::Normal,
         }

@@ -45,7 +45,7 @@ impl AttachDetach {
             memory.is_held = false;
             memory.is_attached = false;
             memory.is_abandoned = true;
-            // Pods on other nodes may wait for it.
+            // Pods on other nodes may wait for the volume.
             self.requeue(subject.name.clone(), Extent::ALL);
             return Ok(None);
         };

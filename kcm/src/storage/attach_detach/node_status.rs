@@ -70,8 +70,8 @@ impl AttachDetach {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
                 }
-                // The write counts as under way until the cache contains it. The next run waits for that: an event that
-                // shows the old list again, because another client has reverted it, adds no key.
+                // The write counts as under way until the cache contains it. The next run waits for that: if another
+                // client reverts the list, the watch may deliver only the old list, which adds no key.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
                 Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
@@ -166,7 +166,7 @@ fn patch(node: &Node, (current, list): (&[AttachedVolume], &[AttachedVolume]), i
         [] => json!({"op": "remove", "path": LIST}),
         list => json!({"op": "add", "path": LIST, "value": entries(list)}),
     };
-    // A list that is missing equals null.
+    // A missing list equals null.
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": node.meta.uid.to_string()}),
         json!({"op": "test", "path": LIST, "value": entries(current)}),

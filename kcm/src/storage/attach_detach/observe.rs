@@ -183,8 +183,8 @@ impl Caches {
             self.place(name, node, site, now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // Of several volumes with the same storage, the strictest rule holds. A deleted volume, whose access modes are
-        // unknown, may be attached to one node only: a pod on a second node may still wait for it.
+        // If several volumes have the same storage, the strictest rule applies. A deleted volume, whose access modes
+        // are unknown, may be attached to one node only: a pod on a second node may still wait for it.
         let is_unknown = volumes.is_empty() && inline.is_none();
         let is_exclusive = is_unknown
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))

@@ -63,7 +63,7 @@ impl Cluster for Binder {
 
     fn default_class(&self) -> Option<Str> {
         let defaults = self.classes.all().into_iter().filter(|class| class.is_default);
-        // The newest class, or the first by name among those of the same age.
+        // Of several default classes the newest counts, or the first by name among those of the same age.
         let best =
             defaults.min_by(|a, b| b.meta.created.cmp(&a.meta.created).then_with(|| a.meta.name.cmp(&b.meta.name)));
         best.map(|class| class.meta.name.clone())
@@ -112,8 +112,8 @@ impl Binder {
             return Ok(Outcome::Done);
         }
         if !may_have_any_volume(claim) {
-            // The claim may have waited before a user named a volume: a volume that becomes free has to wake another
-            // claim instead.
+            // The claim may have waited before a user named its volume. A volume that becomes free must now wake
+            // another claim.
             self.matcher.stop_waiting(&claim.meta.key());
         }
         match next_step(claim, self).map_err(Stop::Error)? {

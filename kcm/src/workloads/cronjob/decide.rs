@@ -131,7 +131,7 @@ pub fn missed_message(scheduled: Timestamp) -> String {
 pub fn surplus_jobs(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    // A Job that has not started counts as the youngest.
+    // A Job that has not started counts as the newest.
     let age = |job: &Job| (job.status.start.is_zero(), job.status.start);
     ended.sort_by(|a, b| age(a).cmp(&age(b)).then_with(|| a.meta.name.cmp(&b.meta.name)));
     ended.truncate(surplus);

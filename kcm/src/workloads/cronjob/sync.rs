@@ -84,7 +84,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.namespace, &cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // The active list may lack a Job: then a second one could be started in parallel.
+            // The active list may lack a Job: then a second Job could run in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
@@ -342,7 +342,7 @@ impl CronJobs {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
         match self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
             Ok(_) => {}
-            // Already deleted, and the cache still has it.
+            // The Job is already deleted, but the cache still contains it.
             Err(error) if error.is_object_deleted() => {
                 status.active.retain(|active| active.uid != job.uid);
                 return true;

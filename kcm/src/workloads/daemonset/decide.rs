@@ -108,7 +108,7 @@ pub fn manage(
     for place in places {
         let staying = place.pods.iter().filter(|pod| !pod.meta.is_deleting());
         match place.fit {
-            // The scheduler never binds these pods, and no other controller deletes them.
+            // The scheduler never binds these pods to a node, and no other controller deletes them.
             None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
             Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
             Some(Fit { stays: true, .. }) => {

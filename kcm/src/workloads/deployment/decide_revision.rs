@@ -121,7 +121,8 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
     annotations.sort_unstable();
-    // With the strategy Recreate, a rollback may create this set while old pods still exist: it has no pods at first.
+    // With the strategy Recreate, a rollback may create this set while old pods still exist: the set has no pods at
+    // first.
     let overlaps = deployment.strategy == Strategy::Recreate && sets.active().next().is_some();
     let replicas = if overlaps { 0 } else { new_replicas(deployment, sets.total(), 0) };
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })

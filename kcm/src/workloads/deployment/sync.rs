@@ -306,7 +306,7 @@ impl Deployments {
                 let response = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
-                    // The cache may contain the set with an outdated template, so that it was counted as an old set.
+                    // In the cache the set may have an outdated template, so that it was counted as an old set.
                     work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
                     return self.apply_response(work, &response);
                 }
@@ -376,7 +376,7 @@ impl Deployments {
             self.consistency.deleting(work.key, &ReplicaSet::RESOURCE, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
-                // Already deleted, or replaced by another set with its name: the watch will deliver that.
+                // The set is already deleted, or replaced by another set with its name: the watch will deliver that.
                 Err(error) if error.is_object_deleted() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);

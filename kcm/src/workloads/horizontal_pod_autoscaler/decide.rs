@@ -383,7 +383,7 @@ pub fn settle(
     let PacedReplicas { mut replicas, able_text, is_limited, limit_text } = paced;
     draft.set(ABLE_TO_SCALE, true, able_text.0, able_text.1);
     draft.set(SCALING_LIMITED, is_limited, limit_text.0, limit_text.1);
-    // The controller scaled to zero while that was allowed; it is no longer allowed.
+    // The controller scaled to zero while the spec allowed that. It no longer does.
     if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
         replicas = range.min;
         if reason.is_empty() {

@@ -204,7 +204,7 @@ impl View<'_> {
         let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
             if pod_changes.deleted != active || !self.are_deletions_cached {
-                // Pods may remain, or may be missing in the cache.
+                // The Job does not end yet: pods may remain, or may be missing in the cache.
                 outcome.verdict = None;
             }
         } else {

@@ -67,7 +67,7 @@ pub fn status(
         i32::try_from(active.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX)
     };
     let wanted = set.template.as_ref().map_or(&[][..], |template| &template.labels);
-    // Labels are sorted. A template and its pods may have tens of thousands.
+    // Labels are sorted. A template and its pods may have tens of thousands of labels.
     let has_all_labels = |pod: &Pod| wanted.iter().all(|label| pod.meta.labels.binary_search(label).is_ok());
     ReplicaSetStatus {
         replicas: count(&|_| true),

@@ -402,7 +402,7 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
             }
             assert_eq!(update_disruption(&mut zones, &census, &RATES, now), *expected, "{what}: {count:?}");
             let found: Vec<_> = zones.values().map(|zone| wait(zone, now)).collect();
-            // The expected waits are minimums: a bucket that has just begun to fill has a longer one.
+            // The expected waits are minimums: a bucket that has just begun to fill has a longer wait.
             assert_eq!(
                 found.iter().map(Option::is_some).collect::<Vec<_>>(),
                 waits.iter().map(Option::is_some).collect::<Vec<_>>(),

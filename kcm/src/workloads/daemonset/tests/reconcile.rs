@@ -191,7 +191,8 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_daem
     let bench = Bench::new(agent(7), &["node-1"], [], "").await;
     bench.reconcile().await.expect("a pod is created");
     deliver_deletion(&bench.sets, &key());
-    // The resourceVersion of a deletion event is higher than those of all earlier writes; so is that of these changes.
+    // The resourceVersion of a deletion event is higher than those of all earlier writes. The same is true for these
+    // changes.
     let mut other = agent(9);
     other.meta.name = "other".into();
     deliver(&bench.sets, other);

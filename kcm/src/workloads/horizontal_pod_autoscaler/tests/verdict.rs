@@ -241,7 +241,7 @@ fn many_autoscalers_of_many_pods_are_compared_in_time() {
     let started = std::time::Instant::now();
     let found = overlaps.selecting("n", &pods, 2);
     assert_eq!(found, [ObjectKey::new("n", "a-0001"), ObjectKey::new("n", "a-0003")]);
-    // A comparison of each autoscaler with each pod takes many times that.
+    // A comparison of each autoscaler with each pod would take many times as long.
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 

@@ -115,7 +115,7 @@ impl Bench {
 #[tokio::test]
 async fn pods_deleted_in_the_last_sync_are_not_deleted_again_when_their_deletions_arrive_during_the_next() {
     let bench = Bench::new(web(7), ["a", "b", "c", "d"].map(pod), |method, pods, requests| {
-        // The orphan is adopted: after the pods were read, and before anything is decided.
+        // The orphan is adopted after the pods were read and before anything is decided.
         if method == "PATCH" {
             let deleted = requests.iter().filter(|(method, _)| method == "DELETE");
             deleted.for_each(|(_, name)| deliver_deletion(pods, &ObjectKey::new("ns", name.as_str())));
@@ -207,7 +207,8 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_set(
     let bench = Bench::new(web(7), ["a", "b", "c"].map(pod), |_, _, _| None).await;
     bench.reconcile().await.expect("a pod is surplus");
     deliver_deletion(&bench.sets, &key());
-    // The resourceVersion of a deletion event is higher than those of all earlier writes; so is that of these changes.
+    // The resourceVersion of a deletion event is higher than those of all earlier writes. The same is true for these
+    // changes.
     let mut other = web(9);
     other.meta.name = "other".into();
     deliver(&bench.sets, other);
