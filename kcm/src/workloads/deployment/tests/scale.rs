@@ -191,7 +191,7 @@ fn unavailable_pods_are_removed_first_and_oldest_sets_before_newer_ones() {
 #[test]
 fn surplus_pods_are_not_counted_as_available() {
     let d = rolled(10, int(3), int(2));
-    // The status still reports ten old pods, but the set was already scaled to eight: only eight count as existing.
+    // The status still reports ten old pods, but the set was already scaled to eight: only eight count as available.
     let given = sets(Some(with_available(set("n", 3, 9, "v1"), 1)), vec![with_available(set("o", 8, 0, "v0"), 10)]);
     assert_eq!(old_targets(&d, &given), [("o".to_owned(), 7)]);
     let given = sets(Some(with_available(set("n", 2, 9, "v1"), 9)), vec![with_available(set("o", 7, 0, "v0"), 7)]);
