@@ -44,7 +44,7 @@ const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 pub struct Memory {
     uid: Uid,
     backoff: Backoff,
-    /// Pods that no longer exist or have no finalizer, although the cache may still contain them with it.
+    /// Pods that the cache may still contain with the finalizer, although they no longer have it or no longer exist.
     settled: HashSet<Uid>,
 }
 
