@@ -163,8 +163,9 @@ impl View<'_> {
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// Returns at least this number of active pods, the least useful first. Pods that share an index with a more useful
-    /// pod are always among them. Upstream: pkg/controller/job, activePodsForRemoval.
+    /// Returns at least this number of active pods, the least useful first. Of an Indexed Job, pods without a valid
+    /// index and pods with the index of a more useful pod are always among them. Upstream: pkg/controller/job,
+    /// activePodsForRemoval.
     fn to_remove(&self, state: &JobState, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
