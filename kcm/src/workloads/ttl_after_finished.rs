@@ -162,7 +162,10 @@ impl TtlReconciler {
             Verdict::Delete => Ok(None),
             Verdict::Wait(left) => {
                 if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
-                    warn!(job = %job.meta.key(), "the finish time of the Job is in the future, because clocks differ; deleting it later");
+                    warn!(
+                        job = %job.meta.key(),
+                        "the finish time of the Job is in the future, because clocks differ; deleting it later"
+                    );
                 }
                 Ok(Some(Outcome::RequeueAfter(Duration::try_from(left).unwrap_or_default())))
             }

@@ -256,7 +256,10 @@ impl ResourceClaims {
         let attempt = Attempt::new(owner.meta, owner.entries.len(), owned).with_inputs(template.meta.version);
         match owner.refusals.waiting(&owner.meta.key(), &attempt) {
             Some(waiting) => {
-                debug!(reason = waiting.message, left = ?waiting.left, "not creating a claim yet: the last attempt was refused");
+                debug!(
+                    reason = waiting.message, left = ?waiting.left,
+                    "not creating a claim yet: the last attempt was refused"
+                );
                 Err(EntryError::Postponed(Outcome::RequeueAfter(waiting.left)))
             }
             None => Ok(attempt),

@@ -121,7 +121,10 @@ impl AllEndpoints {
     /// Returns the remaining backoff after a refused creation of Endpoints; `None` if they may be created now.
     fn refused_before(&self, key: &ObjectKey, service: &Service, current: Option<&Endpoints>) -> Option<Duration> {
         let waiting = self.refusals.waiting(key, &attempt(service)).filter(|_| current.is_none())?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating Endpoints yet: the last attempt was refused");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating Endpoints yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 

@@ -214,7 +214,10 @@ impl SliceWrites {
             return None;
         }
         let waiting = self.refusals.waiting(key, attempt)?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating EndpointSlices yet: the last attempt was refused");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating EndpointSlices yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 

@@ -118,7 +118,10 @@ impl History<'_> {
     /// Returns the remaining backoff after a refused creation of a revision; `None` if one may be created now.
     pub fn refused_before(&self) -> Option<Duration> {
         let waiting = self.refusals.waiting(&self.owner.key(), &Attempt::new(self.owner, 1, 0))?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating a revision yet: the last attempt was refused");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating a revision yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 

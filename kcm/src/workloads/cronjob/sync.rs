@@ -228,7 +228,10 @@ impl CronJobs {
                 return Ok(RunStart::NamespaceTerminating);
             }
             if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
-                debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: the last attempt was refused");
+                debug!(
+                    reason = waiting.message, left = ?waiting.left,
+                    "not creating the Job yet: the last attempt was refused"
+                );
                 return Ok(RunStart::Refused(waiting.left));
             }
         }

@@ -297,7 +297,10 @@ impl DaemonSets {
         let Some(pods) = pods else { return Ok(()) };
         let attempt = Attempt::new(&work.set.meta, nodes.len(), work.owned);
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: the last attempt was refused");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             acted.again = Some(acted.again.map_or(waiting.left, |again| again.min(waiting.left)));
             return Ok(());
         }

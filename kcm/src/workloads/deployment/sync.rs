@@ -286,7 +286,10 @@ impl Deployments {
         }
         let attempt = Attempt::new(&deployment.meta, 1, work.sets.all().count());
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: the last attempt was refused");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating the new ReplicaSet yet: the last attempt was refused"
+            );
             return Err(Stop::Waits(waiting.left));
         }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;

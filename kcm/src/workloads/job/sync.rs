@@ -225,7 +225,10 @@ impl Jobs {
         let creates = matches!(plan, Plan::Create(_)) || self.scheduling.is_some();
         let waiting = self.refusals.waiting(key, attempt).filter(|_| creates);
         if let Some(waiting) = &waiting {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: the last attempt was refused");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             self.queue.add_after(key.clone(), waiting.left);
         }
         waiting.is_some()

@@ -220,7 +220,10 @@ impl<K: PodSet> PodSets<K> {
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: the last attempt was refused");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");

@@ -161,7 +161,10 @@ impl StatefulSets {
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
         if let Some(waiting) = &waiting {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: the last attempt was refused");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             plan.postpone_creations();
         }
         // While the plan waits for a pod, other pods whose creation was refused may be missing: their backoff
