@@ -24,9 +24,9 @@ pub const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The change that an object's protecting finalizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// None: the finalizer is set, or the object is being deleted without it.
+    /// No change: the finalizer is set, or the object is being deleted without it.
     Nothing,
-    /// It is missing and has to be added.
+    /// The finalizer is missing and has to be added.
     Addition,
     /// The object is being deleted: the finalizer has to be removed once nothing uses the object.
     Removal,
@@ -93,8 +93,8 @@ pub trait Users<K>: Send + Sync + 'static {
     /// Returns true if an object has a user, by the object itself and by the caches.
     fn are_cached(&self, object: &K) -> bool;
 
-    /// Returns true if an object has a user on the API server. By default the object that is read before the finalizer is
-    /// removed shows its users.
+    /// Returns true if an object has a user on the API server. By default false: the object itself, which is read
+    /// before the finalizer is removed, names its users.
     fn are_on_server<'a>(&'a self, _: &'a K) -> BoxFuture<'a, Result<bool, WriteError>> {
         async { Ok(false) }.boxed()
     }

@@ -30,8 +30,8 @@ const EVENT_SOURCE: &str = "ephemeral_volume";
 const QUEUE: &str = "ephemeral_volume";
 const HELP: &str = "Number of PersistentVolumeClaim creation requests";
 
-/// Claims that are created for a pod before it is another pod's turn: one with thousands of volumes must not occupy a
-/// worker for minutes.
+/// Maximum number of claims that are created for a pod before its key is requeued: a pod with thousands of volumes must
+/// not occupy a worker for minutes.
 const CLAIMS_PER_TURN: usize = 50;
 
 /// The controller.
@@ -161,7 +161,7 @@ struct EphemeralVolumes {
     recorder: Recorder,
     consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     gate: CreationGate,
     created: Count,
     failed: Count,
@@ -214,7 +214,7 @@ impl EphemeralVolumes {
         if fresh.is_none() {
             *fresh = Some(self.read_pod(pod).await?);
         }
-        // The pod was deleted in the meantime: its claim would only have to be deleted again.
+        // The pod was deleted in the meantime: its claim would have to be deleted immediately.
         let Some(Some(response)) = fresh else { return Ok(false) };
         let made = for_ephemeral_volume(response.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
         let Some(object) = made.map_err(DecodeError::from)? else { return Ok(false) };
@@ -225,8 +225,8 @@ impl EphemeralVolumes {
                 self.consistency.wrote(&pod.meta.key(), &self.claims, response.meta()?.version);
                 Ok(true)
             }
-            // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
-            // not contain yet.
+            // The claim may have been created by this controller: the response was lost, or the cache does not contain
+            // the claim yet.
             Err(error) if error.is_already_exists() => {
                 let owned = self.confirm_owner(pod, &key).await;
                 owned.map(|()| true).inspect_err(|_| self.failed.add())
@@ -241,7 +241,8 @@ impl EphemeralVolumes {
         }
     }
 
-    /// Reads the pod from the API server; `None` if it is another one or is being deleted.
+    /// Reads the pod from the API server; `None` if it is being deleted or no longer exists, even if another pod has
+    /// its name.
     async fn read_pod(&self, pod: &Pod) -> Result<Option<ObjectResponse>, VolumeError> {
         let response = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -263,7 +264,7 @@ fn require_owner(pod: &Pod, claim: &Meta) -> Result<(), VolumeError> {
     if claim.is_controlled_by(&pod.meta.uid) { Ok(()) } else { Err(not_owner(pod, &claim.name)) }
 }
 
-/// A creation that was refused because the namespace is being deleted is not retried.
+/// Returns the error of a reconcile. A creation that was refused because the namespace is being deleted is not retried.
 fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
     let terminal = match &error {
         VolumeError::Create { error, .. } => error.is_namespace_terminating(),

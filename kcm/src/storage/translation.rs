@@ -56,7 +56,7 @@ pub fn text(message: &[u8], number: u32) -> &str {
 /// Returns the driver's handle of an EBS volume.
 ///
 /// # Errors
-/// When the id is not one of a volume.
+/// When the id is not that of a volume.
 pub fn ebs(id: &str) -> Result<String, TranslationError> {
     let Some(rest) = id.strip_prefix("aws://") else { return Ok(id.to_owned()) };
     let path = rest.split_once('/').map_or("", |(_, path)| path).trim_matches('/');

@@ -174,7 +174,7 @@ impl Protection {
         }
         let (writer, store, consistency) = (&self.writer, &*self.groups, &self.consistency);
         let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        // A pod that was created during the list may be in the cache by now.
+        // A pod that was created during the list may have reached the cache since.
         guard.write(&group.meta, Need::Removal, |_| !self.has_cached_members(key)).await?;
         Ok(Outcome::Done)
     }
@@ -313,7 +313,7 @@ mod tests {
 
     type Requests = Arc<Mutex<Vec<String>>>;
 
-    /// The controller with an empty cache of pods, in front of a server with these members of groups.
+    /// The controller with an empty cache of pods, and a server with these members of groups.
     async fn protection(groups: &[&str], members: Vec<u8>) -> (Protection, Requests) {
         let requests = Requests::default();
         let noted = requests.clone();

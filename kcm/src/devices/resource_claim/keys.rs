@@ -45,7 +45,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The caches, and the queue that changes lead to.
+/// The caches, and the queue of the keys that changes affect.
 pub struct Keys {
     pub pods: Arc<Store<Pod>>,
     pub claims: Arc<Store<ResourceClaim>>,
@@ -112,7 +112,7 @@ impl Keys {
         }
     }
 
-    /// Adds the claims of a pod that no longer needs them, those for extended resources too.
+    /// Adds the claims of a pod that no longer needs them, including those for extended resources.
     fn add_claims_of(&self, pod: &Pod) {
         let Some(devices) = &pod.devices else { return };
         let names = devices.claims().map(|claim| claim.name).chain(&devices.extended);
@@ -158,8 +158,9 @@ impl Keys {
         }
     }
 
-    /// Without claims of PodGroups, a pod's claim is refused while its PodGroup shares it. A PodGroup of the same name
-    /// need not share it.
+    /// Requeues the pods of a PodGroup that is new or has other claims. With the gate of PodGroup claims off, a pod
+    /// gets no claim for an entry that its PodGroup has, too. A PodGroup that replaces this one under its name may lack
+    /// the entry.
     fn unclaimed_group_changed(&self, change: &Change<'_, PodGroup>) {
         let Some(new) = change.new else { return };
         if change.old.is_none_or(|old| old.meta.uid != new.meta.uid || old.claims != new.claims) {

@@ -25,7 +25,7 @@ use runtime::worker::Reconcile as _;
 use runtime::write::Writer;
 
 use super::decide::{CAPACITY, DesiredEndpoints, TRUNCATED, Write, desired, truncate, write};
-use super::leftovers::Leftovers;
+use super::initial_endpoints::InitialEndpoints;
 use super::sync::AllEndpoints;
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
@@ -266,7 +266,7 @@ fn order_of_subsets_does_not_matter() {
 
 #[test]
 fn endpoints_that_exist_at_the_start_are_checked_once() {
-    let leftovers = Leftovers::default();
+    let initial_endpoints = InitialEndpoints::default();
     let plain = Arc::new(object(&of(&service(), vec![])));
     let lock = {
         let edits = [(kinds::endpoints::LEADER, Some("{}"))];
@@ -280,11 +280,11 @@ fn endpoints_that_exist_at_the_start_are_checked_once() {
         Arc::new(Endpoints::decode(&context, &object).expect("well-formed"))
     };
     for endpoints in [&plain, &lock] {
-        leftovers.apply(&Change { old: None, new: Some(endpoints) });
+        initial_endpoints.apply(&Change { old: None, new: Some(endpoints) });
     }
-    assert_eq!(leftovers.take(), [plain.meta.key()].into());
-    leftovers.apply(&Change { old: None, new: Some(&plain) });
-    assert!(leftovers.take().is_empty(), "Endpoints that are created later do not count");
+    assert_eq!(initial_endpoints.take(), [plain.meta.key()].into());
+    initial_endpoints.apply(&Change { old: None, new: Some(&plain) });
+    assert!(initial_endpoints.take().is_empty(), "Endpoints that are created later do not count");
 }
 
 proptest! {
@@ -328,7 +328,7 @@ fn controller(service: Service, writer: Writer) -> AllEndpoints {
         queue: Queue::new(QueueOptions::named("test")),
         triggers: Default::default(),
         debouncer: Default::default(),
-        leftovers: Arc::default(),
+        initial_endpoints: Arc::default(),
         gate: CreationGate::new(filled(Vec::new(), [])),
         refusals: Default::default(),
         pace: Default::default(),

@@ -80,7 +80,7 @@ fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<H
 enum HintScope {
     /// All endpoints.
     All,
-    /// Endpoints that are ready: hints of others are not read, and would cost a write.
+    /// Endpoints that are ready: hints of other endpoints are not used, and would cost a write.
     Ready,
 }
 
@@ -148,8 +148,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
 }
 
 /// Returns the endpoints of a slice by the zones of their hints; `None` if the hints are no longer usable: a ready
-/// endpoint has none, or a zone no longer exists or has too many. Upstream: k8s.io/endpointslice/topologycache,
-/// getHintsByZone.
+/// endpoint has no hint, a zone no longer exists, or a zone has too many endpoints. Upstream:
+/// k8s.io/endpointslice/topologycache, getHintsByZone.
 pub fn hints_of(
     slice: &EndpointSlice,
     allocated: &EndpointsByZone,

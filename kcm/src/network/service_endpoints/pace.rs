@@ -1,11 +1,13 @@
 //! The pace of writes while the pods of a Service change faster than they are written.
 //!
 //! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
-//! Without a gap this leads to up to twice as many writes as upstream's, which writes slices in sequence and begins a
-//! batch only with the next change. The gap is the time that the writes of the batch usually take in total: on average,
-//! less than one write of a Service is in flight. The usual time counts, not that of these writes: a write that
-//! happened to be slow has delayed its changes already, and a gap of the same length would delay the next ones again.
-//! The gap applies only to changes that arrive during a batch; changes that arrive one by one are never delayed.
+//! Upstream writes slices one after the other, and begins a batch only with the next change. Without a gap between
+//! batches, this controller would send up to twice as many writes as upstream.
+//!
+//! The gap is the usual duration of a write, times the number of writes in the batch: on average, less than one write
+//! of a Service is in flight. The duration of the batch itself is not used: a slow write has delayed its changes
+//! already, and a gap of the same length would delay the next changes, too. The gap applies only to changes that arrive
+//! during a batch; changes that arrive one by one are never delayed.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -14,19 +16,20 @@ use std::time::Duration;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// Minimum cooldown. A single slice is written in about ten milliseconds: without a minimum, each write contains two of
-/// a hundred changes a second, and there are a third more writes than upstream's.
+/// Minimum cooldown. A single slice is written in about ten milliseconds. With a hundred changes per second and no
+/// minimum, each write would contain only two changes, and there would be a third more writes than upstream's.
 const MIN_COOLDOWN: Duration = Duration::from_millis(25);
 
-/// Maximum cooldown. Only an API server that is overloaded by writes takes longer for the writes of a batch; with a
-/// cooldown of 200 ms, a churn of many Services then caused 1.6 times as many writes as upstream's.
+/// Maximum cooldown. Only an API server that is overloaded by writes needs more time for a batch. In a measurement with
+/// a maximum of 200 ms, many changing Services caused 1.6 times as many writes on such an API server as with upstream.
 const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 
-/// Minimum correction of the usual time by one write. Larger ones are an eighth of it.
+/// Minimum correction of the usual duration by one write. Above this minimum, a correction is an eighth of the usual
+/// duration.
 const MIN_STEP: Duration = Duration::from_millis(1);
 
-/// The time that a write of this controller usually takes: approximately the median of the latest ones. It follows a
-/// changed load within about twenty writes, and a single slow write hardly changes it.
+/// The usual duration of this controller's writes: approximately the median of the latest ones. After a change of the
+/// load it is right again within about twenty writes; a single slow write hardly changes it.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Duration>);
 
@@ -39,7 +42,7 @@ impl Pace {
         written
     }
 
-    /// Learns the duration of a write.
+    /// Corrects the usual duration by the duration of a write.
     fn took(&self, duration: Duration) {
         let mut usual = lock(&self.0);
         let step = MIN_STEP.max(*usual / 8);
@@ -126,18 +129,18 @@ mod tests {
         (lags[lags.len() / 2], lags[lags.len() * 99 / 100], writes)
     }
 
-    /// The former rule was a gap as long as the batch's own writes.
+    /// The alternative is a gap as long as the writes of the batch itself.
     #[test]
-    fn usual_time_causes_fewer_writes_and_shorter_longest_lags_than_the_time_of_each_batch() {
-        let (former_median, former_worst, former_writes) = simulate(|duration| duration.min(500));
+    fn usual_duration_as_gap_causes_fewer_writes_and_shorter_long_lags_than_the_duration_of_the_batch() {
+        let (other_median, other_worst, other_writes) = simulate(|duration| duration.min(500));
         let pace = Pace::default();
         let (median, worst, writes) = simulate(|duration| {
             pace.took(millis(duration));
             pace.cooldown(1).as_millis() as u64
         });
-        assert!(worst * 4 < former_worst * 3, "99th percentile: {worst} ms, formerly {former_worst} ms");
-        assert!(writes * 4 < former_writes * 3, "{writes} writes, formerly {former_writes}");
+        assert!(worst * 4 < other_worst * 3, "99th percentile: {worst} ms, alternative: {other_worst} ms");
+        assert!(writes * 4 < other_writes * 3, "{writes} writes, alternative: {other_writes}");
         // Upstream's median at this rate is 43 ms.
-        assert!(median < former_median + 15 && median < 30, "median: {median} ms, formerly {former_median} ms");
+        assert!(median < other_median + 15 && median < 30, "median: {median} ms, alternative: {other_median} ms");
     }
 }

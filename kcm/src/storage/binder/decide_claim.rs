@@ -13,13 +13,13 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::volume_index::requested;
 
-/// The cluster as a claim's decision reads it.
+/// The objects of the cluster that a decision about a claim reads.
 pub trait Cluster {
     /// Returns the volume with this name.
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
-    /// Searches the best volume for a claim.
+    /// Searches for the best volume for a claim.
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
     /// Returns the name of the default class.
     fn default_class(&self) -> Option<Str>;
@@ -72,9 +72,9 @@ pub enum ClaimStep {
         /// provisioner created it, the binding completes that operation in the metrics.
         is_found: bool,
     },
-    /// It waits: phase Pending, and this event.
+    /// The claim waits: phase Pending, and this event.
     Pend(Option<Notice>),
-    /// Its volume is lost: phase Lost. The event is only recorded when the phase changes.
+    /// The claim's volume is lost: phase Lost. The event is only recorded when the phase changes.
     Lose(Notice),
     /// A binding in progress has to end first.
     DecideAgain,
@@ -82,7 +82,7 @@ pub enum ClaimStep {
     AssignClass(Str),
     /// Request a volume from the provisioner of this class.
     Provision(Str),
-    /// Both sides contradict each other, but the other claim may release the volume: record the event and retry.
+    /// The volume belongs to another claim, which may release it: record the event and retry.
     Retry(Notice, String),
 }
 

@@ -13,13 +13,13 @@ use super::names::{HOST_PATH, IN_TREE, NFS};
 pub enum VolumeStep {
     /// Set the phase, unless it is already right.
     SetPhase(Phase),
-    /// Its claim does not name the volume yet: reconcile the claim.
+    /// The volume's claim does not name the volume yet: reconcile the claim.
     ReconcileClaim,
     /// Claim and volume refer to each other but cannot be bound: events about the volume and the claim.
     Mismatch(Notice, Notice),
-    /// Its claim no longer exists, or has another volume: set the phase Released, then reclaim it.
+    /// The volume's claim no longer exists, or has another volume: set the phase Released, then reclaim the volume.
     Reclaim,
-    /// Its claim has another volume: make it available again.
+    /// The volume's claim has another volume: make this volume available again.
     Unbind,
 }
 
@@ -79,13 +79,13 @@ pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
 /// The action for a released volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reclaim {
-    /// Nothing here: it is retained, or an external provisioner deletes it.
+    /// No action: the volume is retained, or an external provisioner deletes it.
     Leave,
     /// Delete the directory of a host-path volume, then the volume.
     DeleteHostPath(String),
-    /// Delete its data, then make it available again.
+    /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
-    /// It cannot be reclaimed: phase Failed, and this event.
+    /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),
 }
 

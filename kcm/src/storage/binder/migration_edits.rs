@@ -34,7 +34,7 @@ pub fn requested_from(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER))
 }
 
-/// Compares the annotation with the object's provisioner. Objects without a provisioner are left alone.
+/// Compares the annotation with the object's provisioner. Objects without a provisioner are not changed.
 pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> Option<MigrationEdit> {
     match (of_plugin(provisioner?).map(|migrated| migrated.driver), migrated_to) {
         (Some(driver), current) if current != Some(driver) => Some(MigrationEdit::Set(driver)),
@@ -43,7 +43,7 @@ pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> 
     }
 }
 
-/// Changes of a volume's finalizers: what to add and to remove.
+/// Changes of a volume's finalizers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FinalizerEdit {
     /// The finalizer of this controller is missing.

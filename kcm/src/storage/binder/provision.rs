@@ -23,7 +23,7 @@ use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YE
 use super::reconciler::Binder;
 use crate::storage::migration::of_plugin;
 
-/// A volume that does not exist after this time is reported in an event.
+/// Time after which an event reports that a requested volume does not exist yet.
 ///
 /// Differs from upstream, which records the event with the request; see docs/differences.md.
 const FIRST_EVENT_AFTER: Duration = Duration::from_secs(5);

@@ -78,7 +78,7 @@ impl Binder {
             VolumeStep::Reclaim => {
                 info!(volume = &*volume.meta.name, policy = ?volume.reclaim_policy, "releasing volume: its claim was deleted or has another volume");
                 self.put_phase(volume, Phase::Released, "").await?;
-                // The change to this phase requeues the volume to be reclaimed.
+                // The change of the phase requeues the volume, which is then reclaimed.
                 Ok(Outcome::Done)
             }
             VolumeStep::Unbind => {

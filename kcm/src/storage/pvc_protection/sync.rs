@@ -161,7 +161,7 @@ impl Protection {
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
         if let Some(whole) = self.used.take(cached) {
             match self.put_condition(cached, whole.bytes(), unused).await {
-                // The cache is behind.
+                // The cached claim is outdated.
                 Err(error) if error.is_conflict() => {}
                 result => return result,
             }
@@ -177,7 +177,8 @@ impl Protection {
         self.put_condition(&fresh, response.object()?, unused).await
     }
 
-    /// Writes the condition into a whole claim. It fails with a conflict if the claim has another version by now.
+    /// Writes the condition into a whole claim. The write fails with a conflict if the claim has another version on the
+    /// API server.
     async fn put_condition(
         &self,
         claim: &PersistentVolumeClaim,

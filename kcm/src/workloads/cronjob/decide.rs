@@ -9,7 +9,7 @@ use kinds::{CronJob, Job, Time};
 
 use super::schedule::{Schedule, ScheduleError, zone};
 
-/// Added to each wait, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
+/// Addition to each wait for a run, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
 /// Number of missed runs above which the user gets a warning.
@@ -126,12 +126,12 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Returns the Jobs to delete, so that `limit` of these finished Jobs are kept: those that started first, then by name.
-/// Upstream: pkg/controller/cronjob, removeOldestJobs.
+/// Returns the Jobs to delete so that `limit` of these finished Jobs remain. Jobs that started first are deleted first,
+/// in the order of their names if they started together. Upstream: pkg/controller/cronjob, removeOldestJobs.
 pub fn surplus_jobs(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    // A Job that has not started counts as the youngest.
+    // A Job that has not started counts as the newest.
     let age = |job: &Job| (job.status.start.is_zero(), job.status.start);
     ended.sort_by(|a, b| age(a).cmp(&age(b)).then_with(|| a.meta.name.cmp(&b.meta.name)));
     ended.truncate(surplus);

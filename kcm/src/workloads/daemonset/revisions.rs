@@ -85,7 +85,7 @@ impl DaemonSets {
         Ok(TemplateRevisions { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
-    /// Sorts the revisions. Reads the template from the API server only if its revision is not remembered.
+    /// Splits the revisions by template. Reads the template from the API server only if its revision is not remembered.
     async fn sort(
         &self,
         work: &Work<'_>,

@@ -55,8 +55,8 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
-/// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
+/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, by this
+/// controller or the eviction API, is coalesced: the eviction API has already decremented the number for the pod.
 fn is_immediate(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -76,7 +76,7 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
 pub enum Urgency {
     /// Fewer pods may be disrupted: until it is written, the old number allows too many evictions.
     Immediate,
-    /// More pods may be disrupted, or the number stays.
+    /// The number of pods that may be disrupted increases or does not change.
     Coalesced,
 }
 
@@ -87,7 +87,7 @@ pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency>
     let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
     match (old, new) {
         (None, None) => None,
-        // One more pod is expected to be healthy.
+        // With a new pod, one more pod may have to be healthy.
         (None, Some(_)) => Some(Urgency::Immediate),
         _ if is_healthy(old) && !is_healthy(new) => Some(Urgency::Immediate),
         _ => Some(Urgency::Coalesced),
@@ -99,8 +99,8 @@ fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: another program
-/// than the kubelet set it, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
+/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: the condition was
+/// not set by the kubelet, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
     let is_target =

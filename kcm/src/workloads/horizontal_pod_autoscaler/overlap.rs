@@ -1,5 +1,5 @@
-//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned.
-//! Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
+//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that a search compares only a
+//! few of them. Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -104,7 +104,7 @@ impl Overlaps {
 }
 
 impl SelectorIndex {
-    /// Returns the autoscalers of a namespace at these places, sorted by name, with their selectors.
+    /// Returns the autoscalers of a namespace under these index values, sorted by name, with their selectors.
     fn candidates(&self, namespace: &str, places: &HashSet<u64>) -> Vec<(ObjectKey, Arc<Selector>)> {
         let keys = places.iter().filter_map(|place| self.by_pair.get(place)).flatten();
         let keys = keys.filter(|key| *key.namespace == *namespace);

@@ -174,7 +174,7 @@ impl<K: PodSet> PodSets<K> {
         }))
     }
 
-    /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
+    /// Compares the set's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
         let children = self.children(work.owner);
         self.handover.compare(&self.sets, &children).await?;
@@ -220,7 +220,10 @@ impl<K: PodSet> PodSets<K> {
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");

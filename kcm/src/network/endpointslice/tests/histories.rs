@@ -107,7 +107,7 @@ proptest! {
 
     /// The endpoints with traffic are right after every sync, even if all other writes are delayed.
     #[test]
-    fn delayed_writes_concern_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
+    fn delayed_writes_change_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
         let mut fixture = Fixture::new(service(), []);
         fixture.max_endpoints = 3;
         for step in &steps {

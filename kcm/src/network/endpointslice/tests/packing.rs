@@ -39,7 +39,7 @@ fn new_slices_are_full_except_the_last() {
 #[test]
 fn pods_that_were_created_together_share_slices() {
     let mut fixture = fixture(250, &[]);
-    // Their ages are in another order than their names.
+    // The order of the pods' ages differs from that of their names.
     let age = |number: u8| i64::from(number) * 7 % 250;
     for (number, pod) in &mut fixture.pods {
         pod.meta.created = Time(1 + age(*number));

@@ -331,7 +331,7 @@ impl Model {
         let request = self.controllers[self.leader].caches.requests.1.get(&node).copied();
         let pending = match request {
             Some(request) => Pending::Delete { node, uid: request.uid },
-            // The response to the creation was lost: by now it has succeeded, or it never will.
+            // The response to the creation was lost. The request has ended since: it has succeeded, or it never will.
             None if self.server.requests.contains_key(&node) => {
                 let version = self.server.version;
                 self.leading().awaited_requests = version;
@@ -399,7 +399,7 @@ impl Model {
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);
         }
-        // A refusal is conclusive; otherwise the node is read and its version awaited.
+        // A refused write has had no effect. After success or a lost response the version of the server is awaited.
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {

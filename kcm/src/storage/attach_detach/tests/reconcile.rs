@@ -200,7 +200,7 @@ async fn volume_that_a_pod_on_another_node_uses_is_reported_immediately_and_once
     for _ in 0..5 {
         bed.reconcile(&name()).await.expect("it succeeds");
     }
-    // The first pod is deleted later: it is not reported again.
+    // The first pod is deleted later, and is not reported again.
     deleting(&mut first.meta, &[]);
     first.meta.version = 7;
     first.volumes.as_mut().expect("it has volumes").is_running = false;
@@ -291,7 +291,7 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
     assert!(bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("a")].is_held, "the first node has it");
     assert!(!bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held, "the second one waits");
 
-    // The previous leader has removed it from the list, and the kubelet has mounted it before.
+    // The previous leader has removed the volume from the list, after the kubelet has mounted it.
     bed.change_node("a", node(10, &[], std::slice::from_ref(&volume)));
     bed.deliver_node("a");
     bed.shared.memory.store(&volume, &Scope::All, Sites::new());
@@ -434,7 +434,7 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     let end = |bed: &Bed, pod: usize| {
         deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", format!("{ended}-{pod}")));
     };
-    // Each pod and its node.
+    // The reconcile for each change visits the pod and its node.
     let visited = started + visited_after(&bed, 0..PODS_PER_NODE, end).await;
     assert!(visited <= 2 * changes, "{visited} nodes and pods for {changes} changes");
 
@@ -444,7 +444,7 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     assert_all_is_known(&bed).await;
 }
 
-/// A volume for one node, whose other nodes always count.
+/// A volume that may be attached to one node only: a decision about one node depends on the others.
 #[tokio::test(start_paused = true)]
 async fn change_of_one_pod_visits_no_other_pod_when_thousands_use_a_volume_on_one_node() {
     const PODS: usize = 2_000;
@@ -481,7 +481,7 @@ async fn nodes_that_wait_for_an_exclusive_volume_are_not_compared_with_each_othe
     }
     bed.add_attachment("node-0", |_| {});
     bed.reconcile(&name()).await.expect("it succeeds");
-    // Each pod, its node, and the node that has the volume.
+    // The reconcile for each pod visits the pod, its node, and the node that has the volume.
     let visited = bed.shared.memory.visited.load(Ordering::Relaxed);
     assert!(visited <= 3 * NODES, "{visited}");
 }

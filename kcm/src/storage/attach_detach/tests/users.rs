@@ -1,5 +1,5 @@
-//! Random histories of the pods, claims, volumes and nodes that decide who uses a volume: the reconciles of single pods
-//! and nodes find what a reconcile of all would find.
+//! Random histories of the pods, claims, volumes and nodes that determine the users of a volume: the reconciles of
+//! single pods and nodes find what a reconcile of all would find.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const CLAIMS: [(&str, &str); 2] = [("data", "pv"), ("logs", "pv-2")];
 
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// A pod uses a claim, or defines the volume itself; `is_new` for another pod of the name.
+    /// A pod uses a claim, or defines the volume itself. With `is_new` it replaces an earlier pod with its name.
     StartPod {
         pod: usize,
         node: usize,

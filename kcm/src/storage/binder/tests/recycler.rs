@@ -160,7 +160,7 @@ async fn pod_of_an_earlier_claim_does_not_free_the_volume() {
     bed.set_volume(1, "Released", Some("first"), "Recycle");
     assert_eq!(bed.reconcile().await, [CREATE]);
     bed.end_pod();
-    // An administrator has freed the volume before its pod ended, and another claim had it in the meantime.
+    // An administrator freed the volume before its pod ended, and another claim was bound to it in the meantime.
     bed.set_volume(2, "Released", Some("second"), "Recycle");
     let failed = "PUT persistentvolumes/pv/status";
     assert_eq!(bed.reconcile().await, [CREATE, DELETE, failed], "the old pod is deleted");

@@ -21,7 +21,7 @@ fn step(volume: &VolumeSpec, claim: Option<&ClaimSpec>) -> String {
 }
 
 #[test]
-fn volume_follows_its_claim() {
+fn next_step_of_a_volume_follows_from_its_claim() {
     let of = || volume("a").of("data", "uid-data");
     let other_uid = || claim("data").with(|claim| claim.head.uid = "other".to_owned());
     let deleted_policy = |volume: VolumeSpec| volume.with(|volume| volume.policy = "Delete");

@@ -129,7 +129,7 @@ fn pod_created_after_an_eviction_is_not_the_evicted_one() {
         assert_eq!(healthy(&pods, &found.pending), i32::from(!is_pending));
         assert_eq!(found.recheck.is_some(), is_pending);
     }
-    // Long after the eviction: the new pod is not overdue either.
+    // A long time after the eviction, the new pod is not overdue either.
     let noted = [("web-0".into(), Time(NOW - 1000))];
     let found = disrupted(&noted, &[pod("web-0", |pod| pod.meta.created = Time(NOW - 900))], now());
     assert!(found.pending.is_empty() && found.overdue.is_empty());

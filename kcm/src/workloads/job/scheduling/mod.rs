@@ -87,7 +87,7 @@ pub struct Scheduling {
     groups: Arc<Store<PodGroup>>,
     writer: Writer,
     recorder: Recorder,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     gate: CreationGate,
     known: Mutex<HashMap<ObjectKey, CheckedGroup>>,
 }
@@ -150,7 +150,7 @@ impl Scheduling {
         Ok(name)
     }
 
-    /// Returns true if the cache shows that the group of a Job was deleted or written since it was read.
+    /// Returns true if, according to the cache, the group of a Job was deleted or written since it was read.
     fn has_changed(&self, job: &ObjectKey, group: &Group) -> bool {
         let key = ObjectKey { namespace: job.namespace.clone(), name: group.name.clone() };
         match self.groups.get(&key) {
@@ -170,7 +170,7 @@ impl Scheduling {
     ) -> Result<GroupResult, GroupError> {
         let fresh = found(self.writer.get_json(&Job::RESOURCE, key).await)?;
         let is_same = |fresh: &Value| fresh["metadata"]["uid"] == job.meta.uid.to_string();
-        // Pods that belong to a group must not be created without it for a Job that only the cache still has.
+        // A Job that only the cache still contains would otherwise get pods without the group that they belong to.
         let fresh = fresh.filter(is_same).ok_or("the Job was deleted or replaced")?;
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {

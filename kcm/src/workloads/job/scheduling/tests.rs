@@ -62,7 +62,7 @@ fn job() -> Job {
     Job::decode(&Decode { interner: Arc::default(), sections: Job::TEMPLATE }, &object).expect("well-formed")
 }
 
-/// Returns a page of the Workloads: on the first one of another object, on the second one `last`.
+/// Returns a page of the list of Workloads: the first page contains a Workload of another owner, the second one `last`.
 fn workloads(last: Option<&Value>, is_second: bool) -> Vec<u8> {
     let mut list = Vec::new();
     list.put_message(1, |meta| {

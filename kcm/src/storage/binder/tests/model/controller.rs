@@ -90,7 +90,7 @@ impl Controller {
         let (claims_at, volumes_at) = (self.claims_at, self.volumes_at);
         let (claims, volumes) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.volumes));
         let classes = std::mem::take(&mut self.classes);
-        // Another process takes over with caches that may be as old.
+        // Another process takes over. Its caches may be as old as those of this process.
         *self = Self { claims_at, volumes_at, claims, volumes, classes, ..Self::default() };
     }
 
