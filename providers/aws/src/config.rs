@@ -18,7 +18,7 @@ pub struct Config {
     pub route_table_id: String,
     /// The role to assume; empty: none, the credentials are used directly.
     pub role_arn: String,
-    /// Sent with the request for the role, against confused deputies.
+    /// The source of the request for the role, as protection against the confused deputy problem.
     pub source_arn: String,
     /// The cluster's id in tags; empty: that in the tags of this process's instance.
     pub cluster_id: String,

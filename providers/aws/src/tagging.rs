@@ -34,7 +34,8 @@ enum TagChange {
 
 #[async_trait]
 impl Tagging for Ec2Tags {
-    /// Fargate has no instances to tag. Upstream: cloud-provider-aws, pkg/controllers/tagging, process.
+    /// Returns false for Fargate, which has no instances to tag. Upstream: cloud-provider-aws, pkg/controllers/tagging,
+    /// process.
     fn has_tags(&self, instance: &str) -> bool {
         !matches!(id::of_provider_id(instance), Ok(Wanted::Fargate(_)))
     }

@@ -20,11 +20,11 @@ use id::Wanted;
 use topology::Topology;
 use zones::Zones;
 
-/// Ids that one call may name.
+/// Maximum number of ids in one call.
 const IDS: usize = 500;
-/// Values that one filter may have.
+/// Maximum number of values of one filter.
 const FILTER_VALUES: usize = 200;
-/// Instances on a page.
+/// Number of instances on a page.
 const PAGE: i32 = 1000;
 
 /// Instances of EC2 and of Fargate.
@@ -109,7 +109,7 @@ impl Ec2Instances {
     }
 }
 
-/// Returns the id of an instance, which ends its provider ID.
+/// Returns the id of an instance: the last part of its provider ID.
 fn id_of(instance: &Instance) -> String {
     instance.provider_id.rsplit('/').next().unwrap_or_default().to_owned()
 }
@@ -195,7 +195,7 @@ async fn by_id(session: &Session, ids: &[String]) -> Found {
     }
 }
 
-/// Finds instances by their private DNS names, which are unique in a network only.
+/// Finds instances by their private DNS names, which are unique only within a network.
 async fn by_name(session: &Session, names: &[String]) -> Found {
     match filtered(&session.api, name_filters(names, &session.cluster, &session.vpc)).await {
         Ok(found) => of_names(found, &session.cluster),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_several_instances_is_an_error_and_no_choice() {
+    fn name_of_several_instances_is_an_error() {
         let instance = |id: &str, name: &str, (key, value): (&str, &str)| {
             let tag = types::Tag::builder().key(key).value(value).build();
             types::Instance::builder().instance_id(id).private_dns_name(name).tags(tag).build()

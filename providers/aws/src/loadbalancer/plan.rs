@@ -166,12 +166,12 @@ impl Step {
     }
 
     /// Returns true if the step leads to an intermediate state, in which a listener sends traffic to several groups.
-    pub(crate) fn is_on_the_way(&self) -> bool {
+    pub(crate) fn is_intermediate(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }
 
     /// Returns the step without the intermediate state.
-    pub(crate) fn at_once(&self) -> Self {
+    pub(crate) fn without_intermediate_state(&self) -> Self {
         let mut step = self.clone();
         if let Self::ModifyListener { forwards, last, .. } = &mut step {
             forwards.clone_from(last);

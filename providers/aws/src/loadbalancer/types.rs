@@ -80,9 +80,9 @@ pub(crate) struct HealthCheck {
     pub interval: u32,
     /// Seconds until a probe counts as failed.
     pub timeout: Option<u32>,
-    /// Successful probes in a row that make a target healthy.
+    /// Number of consecutive successful probes that make a target healthy.
     pub healthy: u32,
-    /// Failed probes in a row that make it unhealthy.
+    /// Number of consecutive failed probes that make a target unhealthy.
     pub unhealthy: u32,
 }
 
@@ -247,7 +247,7 @@ pub(crate) struct TargetGroup {
     pub max_targets: Option<usize>,
     /// Other clusters register targets too: only those of this cluster are deregistered.
     pub shared: bool,
-    /// Targets see the clients' addresses.
+    /// Targets receive packets with the clients' addresses.
     pub preserves_client: bool,
 }
 

@@ -38,7 +38,7 @@ impl Balancers {
             Some(format!("put the tag {} with the value shared on it", work.session.cluster.key()))
         };
         if let Some(fix) = missing_consent {
-            // The user adds the tag after this error: it must be read soon, although tags are cached.
+            // The user adds the tag after this error, so the next attempt must not use cached tags.
             self.inventory.forget(&arn);
             return Err(refuse(fix));
         }

@@ -36,14 +36,14 @@ pub(crate) struct Shared {
     missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
-    /// Services whose load balancers have it, or will have it soon.
+    /// Services whose load balancers have the group, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
     /// Rules that load balancers without security groups need: their sources are IP ranges.
     range_rules: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
-    /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
-    /// read.
+    /// The groups with rules for load balancers without security groups, the names of these load balancers, and the
+    /// time of the read.
     named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
     /// The time at which a Service last released shared resources: older listings may contain its load balancer.
     last_release: Option<Instant>,
@@ -89,7 +89,8 @@ impl Shared {
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
         let made = create_group(session, &names::backend_group(&name), &tags).await;
-        // It may exist whatever the response was: a deletion reads again before it concludes that nothing is left.
+        // After an error, the group may exist all the same: a deletion lists again before it concludes that nothing is
+        // left.
         inventory.expire().await;
         let group = made?;
         self.backend = Some((group.clone(), now));
@@ -165,8 +166,8 @@ impl Shared {
         .await
     }
 
-    /// Returns the groups with rules that name one of these load balancers: also groups without the cluster's tag,
-    /// which are opened if they are the only ones of an instance. Recent reads are reused.
+    /// Returns the groups with rules that name one of these load balancers. They include groups without the cluster's
+    /// tag, which are opened if an instance has no other group. Recent reads are reused.
     pub(crate) async fn groups_with_rules(
         &mut self,
         session: &Session,
@@ -202,7 +203,8 @@ impl Shared {
         self.range_rules.remove(id);
     }
 
-    /// Returns a newer listing if this one may contain the load balancers of Services that have released them since.
+    /// Returns a newer listing if other Services have released shared resources since this one began, so that it may
+    /// contain their load balancers.
     ///
     /// Without it, two deletions at the same time would each find the other load balancer in use.
     async fn newer(&self, session: &Session, listings: Listings<'_>) -> Result<Option<Arc<Listing>>, CloudError> {
@@ -217,10 +219,10 @@ impl Shared {
         if !self.users.is_empty() {
             return Ok(true);
         }
-        if !listings.read.is_carried(group) {
+        if !listings.read.is_security_group_used(group) {
             return Ok(false);
         }
-        Ok(self.newer(session, listings).await?.is_none_or(|newer| newer.is_carried(group)))
+        Ok(self.newer(session, listings).await?.is_none_or(|newer| newer.is_security_group_used(group)))
     }
 
     /// Returns the cluster's other load balancers without security groups.
@@ -388,7 +390,7 @@ pub(crate) struct RangeRules<'a> {
     pub nodes: &'a BTreeSet<String>,
     /// The rules for the groups of its targets; the other groups have none.
     pub wanted: &'a BTreeSet<Rule>,
-    /// Rules that are not wanted are removed; otherwise rules are only added.
+    /// Removes rules that are not wanted; otherwise rules are only added.
     pub remove_others: bool,
 }
 

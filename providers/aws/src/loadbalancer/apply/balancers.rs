@@ -27,7 +27,7 @@ use crate::loadbalancer::spec::annotations;
 use crate::loadbalancer::spec::settings::{Policy, Settings};
 use crate::session::{Session, Sessions};
 
-/// A listing of this age is still used, if nothing was changed since.
+/// Maximum age of a listing that is used again, if nothing was changed since.
 pub(super) const FRESH: Duration = Duration::from_secs(10);
 
 /// Network Load Balancers.

@@ -271,8 +271,9 @@ impl Balancers {
         Ok(opened.refused)
     }
 
-    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if it alone serves the
-    /// Service, so that no target group has to be updated, and the first failure, after which target groups still are.
+    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if it alone serves
+    /// the Service, so that there are no target groups to update; and the first error, which must not prevent the
+    /// update of target groups.
     pub(super) async fn update_classic(
         &self,
         work: &Work<'_>,
@@ -284,7 +285,8 @@ impl Balancers {
         (is_alone, found.and(updated.map(drop)))
     }
 
-    /// Finds the Classic Load Balancer of a Service after a failed call: its instances still follow nodes.
+    /// Finds the Classic Load Balancer of a Service after a failed call, so that its instances are still updated when
+    /// nodes change.
     async fn find_existing_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         if state.known.is_some() || state.classic.is_some() || state.no_classic {
             return Ok(());
@@ -301,7 +303,7 @@ impl Balancers {
 
     /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
     async fn update_kept_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
-        // After a failure the next call reads it again.
+        // The entry is missing during the update: after a failure the next call reads the load balancer again.
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
         let now = Instant::now();
         let listing = self.inventory.listing_since(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;

@@ -77,7 +77,8 @@ impl LoadBalancers for Balancers {
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
-            // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
+            // Targets are still updated when pods and nodes change: traffic must not depend on another change that AWS
+            // refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(&work, &mut state).await
                 && !error.is_not_found()

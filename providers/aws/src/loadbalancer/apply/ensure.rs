@@ -122,7 +122,8 @@ impl Balancers {
         state.remember_groups(id, &desired, &observed);
         let balancer = observed.balancer(&desired.balancer.name);
         let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
-        // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
+        // Until now, the load balancer reached nodes by the shared group; the next call removes the group from the load
+        // balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
             self.settle(spec, session, (&listing, &observed), state)
@@ -330,7 +331,7 @@ impl Balancers {
             let mut full = None;
             for step in &plan.steps {
                 match self.step_or_detour(caller, step, observed, state).await {
-                    // There may be room after others are deregistered.
+                    // There may be room after other targets are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
                     step => applied.add(&step?),
@@ -347,7 +348,7 @@ impl Balancers {
         Ok(applied)
     }
 
-    /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.
+    /// Applies a step, or other steps with the same result if AWS refuses it. Returns the step that was applied.
     async fn step_or_detour(
         &self,
         caller: &mut Caller<'_>,
@@ -364,10 +365,10 @@ impl Balancers {
                 Ok(step.clone())
             }
             // Some listeners cannot send traffic to several groups.
-            Err(error) if error.is_invalid() && step.is_on_the_way() => {
-                let at_once = step.at_once();
-                self.step(caller, &at_once, observed, state).await?;
-                Ok(at_once)
+            Err(error) if error.is_invalid() && step.is_intermediate() => {
+                let final_step = step.without_intermediate_state();
+                self.step(caller, &final_step, observed, state).await?;
+                Ok(final_step)
             }
             result => result.map(|()| step.clone()),
         }

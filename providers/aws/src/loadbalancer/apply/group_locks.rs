@@ -18,9 +18,9 @@ pub(super) struct Created {
     pub(super) users: BTreeMap<String, Instant>,
     /// The time at which a Service last left the group: older listings may contain its target groups.
     pub(super) last_left: Option<Instant>,
-    /// Reads in a row without any listener.
+    /// Number of consecutive reads without any listener.
     unused_reads: Misses,
-    /// Listings without the load balancer that this process has created.
+    /// Number of listings that lacked the load balancer that this process has created.
     unlisted: Misses,
     /// The time at which this process created the load balancer.
     pub(super) balancer: Option<Instant>,

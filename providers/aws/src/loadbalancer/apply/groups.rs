@@ -226,12 +226,12 @@ impl Balancers {
         }
         let security = listing.security_groups.iter().filter(|one| one.name == name);
         for group in security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some()) {
-            if listing.is_carried(&group.id) {
+            if listing.is_security_group_used(&group.id) {
                 continue;
             }
             *created = Created::default();
             state.changed = Some(Instant::now());
-            // The next listing proves it.
+            // The next listing shows whether the group is deleted.
             delete_security_group(session, &group.id).await?;
             return Ok(false);
         }
@@ -344,7 +344,7 @@ async fn security_group(
 }
 
 /// Requests the deletion of a security group. It may still exist afterwards: while network interfaces of the deleted
-/// load balancer use it, or if this call does not find a new group that lists contain.
+/// load balancer use it, or if the group is new, and this call does not find it although lists contain it.
 async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {

@@ -95,8 +95,8 @@ impl Balancers {
         let confirmed = self.confirm_creations(session, id, state).await?;
         self.find_abandoned_listeners(session, id, &mut observed).await?;
         let mut steps = diff::delete(&observed, &id.uid).steps;
-        // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
-        // another controller.
+        // Resources that this process created and that are not listed yet. A listed one that is not the Service's was
+        // taken over by another controller.
         let unlisted = state.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
@@ -119,7 +119,7 @@ impl Balancers {
         if !self.remove_classic(session, id, &listing, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
-        // After all searches, so that each of them is repeated.
+        // This check comes after all searches above, so that a retry repeats each of them.
         let now = Instant::now();
         if state.may_have_invisible(now, self.all_visible()) {
             state.changed = Some(now);

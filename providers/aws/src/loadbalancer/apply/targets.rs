@@ -41,7 +41,8 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
     group.recorded = change.record_after.or(change.record_before).or(group.recorded.take());
 }
 
-/// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
+/// Returns the settings that a group was made from. A listener's own group is found by its port, one for another
+/// Service by that Service's name and port.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     if group.user {

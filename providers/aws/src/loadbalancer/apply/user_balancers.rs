@@ -54,7 +54,7 @@ impl Balancers {
     ) -> Result<(), CloudError> {
         let Some(arn) = &work.settings.existing else { return Ok(()) };
         let found = find(arn, work.session, work.id, listing).map_err(|fix| {
-            // The user adds the tag after this error: it must be read soon, although tags are cached.
+            // The user adds the tag after this error, so the next attempt must not use cached tags.
             self.inventory.forget(arn);
             CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix)
         })?;

@@ -171,7 +171,7 @@ impl Balancers {
         };
         match refusal(group, wanted, work.settings, work.id, &work.session.cluster) {
             Some(fix) => {
-                // The user adds a tag after this error: it must be read soon, although tags are cached.
+                // The user adds a tag after this error, so the next attempt must not use cached tags.
                 self.inventory.forget(&wanted.arn);
                 Err(refuse(&fix))
             }
@@ -379,7 +379,7 @@ impl Balancers {
 }
 
 /// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind
-/// that has no targets of a Service.
+/// that cannot have a Service's targets.
 async fn fix_of_unlisted(session: &Session, arn: &str) -> Result<String, CloudError> {
     let request = session.api.elb.describe_target_groups().target_group_arns(arn);
     let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await;

@@ -180,9 +180,9 @@ fn subnet_steps(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
 /// Target groups that must not be deleted, by ARN.
 #[derive(Default)]
 struct Claims {
-    /// Desired ones.
+    /// The desired target groups.
     wanted: BTreeSet<String>,
-    /// Those that still get traffic after the plan.
+    /// Target groups that still get traffic after the plan.
     used: BTreeSet<String>,
 }
 

@@ -68,7 +68,7 @@ fn ports_of(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Add(Rule),
-    /// The rule with this id allows more.
+    /// The rule with this id is changed to allow more.
     Widen(String, Rule),
 }
 

@@ -1,4 +1,5 @@
-//! This process's knowledge of a Service's load balancer, with a lock so that one call at a time works on it.
+//! The state of a Service's load balancer that this process has recorded, with a lock so that only one call at a time
+//! changes the load balancer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,9 +95,9 @@ pub(crate) struct BalancerState {
     pub starts_empty: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
     failed: Option<Instant>,
-    /// Listings without any resource to delete since the last failure.
+    /// Number of listings without any resource to delete since the last failure.
     empty_listings: Misses,
-    /// Responses without a Classic Load Balancer.
+    /// Number of responses without a Classic Load Balancer.
     without_classic: Misses,
     /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
     created: Option<CreatedStack>,
@@ -135,7 +136,7 @@ pub(crate) struct BalancerState {
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
     pub settled: Option<LoadBalancerSpec>,
-    /// Number of reads in a row while AWS works on a change.
+    /// Number of consecutive reads while AWS works on a change.
     waits: u32,
 }
 
@@ -156,8 +157,8 @@ impl BalancerState {
     /// earlier process, or a call of this one that failed, may have created it in the last minute, and few listings
     /// lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
     ///
-    /// A successful `ensure` proves nothing: after a change of the Service, it needs other resources than those that
-    /// were created last.
+    /// A successful `ensure` does not prove the opposite: it may have needed other resources than those that were
+    /// created last.
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
@@ -165,7 +166,7 @@ impl BalancerState {
             return false;
         }
         if self.empty_listings == Misses::default() {
-            // The pauses of the deletion have become long.
+            // The pauses of the deletion have grown so far; they start again from the shortest one.
             self.waits = 0;
         }
         self.empty_listings.may_appear()
@@ -183,7 +184,7 @@ impl BalancerState {
     ) -> Option<Instant> {
         let ids: BTreeSet<String> = observed.ids().collect();
         let by_others = (!self.starts_empty).then_some(all_visible);
-        // Listeners are not listed, and are deleted with their load balancer.
+        // Listings contain no listeners, which are deleted with their load balancer.
         let unlisted = self.made.iter().filter(|(id, _)| !ids.contains(*id) && Step::deletion_of(id).is_some());
         let unanswered = self.unanswered.iter().filter(|(name, _)| !observed.has_name(name));
         let created = unlisted.chain(unanswered).map(|(_, at)| *at + VISIBLE);

@@ -14,7 +14,7 @@ use crate::session::Session;
 
 /// Maximum age of a listing.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(60);
-/// Certificates on a page of ACM.
+/// Number of certificates on a page of ACM.
 const PAGE: i32 = 1000;
 
 /// An issued certificate.
@@ -25,7 +25,7 @@ pub(crate) struct Certificate {
     pub names: Vec<String>,
     /// The end of its validity, in seconds since 1970.
     pub not_after: i64,
-    /// `None`: not read, as it has none of the requested names.
+    /// `None`: not read, because the certificate has none of the requested names.
     pub tags: Option<Tags>,
 }
 

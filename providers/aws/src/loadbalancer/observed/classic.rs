@@ -15,9 +15,9 @@ use crate::session::Session;
 /// instead of the Classic Load Balancer's. The tag survives a restart, and is deleted with the load balancer.
 pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
-/// Load balancers on a page.
+/// Number of load balancers on a page.
 const PAGE: i32 = 400;
-/// Load balancers whose tags one call reads.
+/// Maximum number of load balancers whose tags one call reads.
 const TAGGED: usize = 20;
 
 /// A Classic Load Balancer as AWS returns it.
@@ -106,7 +106,7 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
     let mut waiting: Vec<&mut [Classic]> = all.chunks_mut(TAGGED).collect();
     while let Some(batch) = waiting.pop() {
         match read_tags(session, batch).await {
-            // One that was deleted since it was listed fails the whole call.
+            // A load balancer that was deleted since it was listed fails the whole call.
             Err(error) if error.is_not_found() && batch.len() > 1 => {
                 let (first, second) = batch.split_at_mut(batch.len() / 2);
                 waiting.extend([second, first]);

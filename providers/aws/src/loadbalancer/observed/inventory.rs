@@ -23,7 +23,7 @@ use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
-/// Resources on a page of ELB.
+/// Number of resources on a page of ELB.
 const PAGE: i32 = 400;
 /// Maximum number of ARNs in one call of DescribeTags.
 const TAGGED: usize = 20;
@@ -48,9 +48,9 @@ impl ListedGroup {
     }
 }
 
-/// Incomplete tags are read again after this time: further tags may be visible by then.
+/// Time until incomplete tags are read again: further tags may be visible by then.
 const INCOMPLETE_TAGS: Duration = Duration::from_secs(5);
-/// Tags are complete this long after a resource was first listed.
+/// Time from the first listing of a resource until its tags are complete.
 const TAG_DELAY: Duration = Duration::from_secs(60);
 
 /// Cached tags of a resource.
@@ -146,7 +146,7 @@ impl Inventory {
         for arns in unknown.chunks(TAGGED) {
             let request = session.api.elb.describe_tags().set_resource_arns(Some(arns.to_vec()));
             let response = match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
-                // One of them was deleted since it was listed.
+                // One of the resources was deleted since it was listed.
                 Err(error) if error.is_not_found() => self.tags_one_by_one(session, arns).await?,
                 response => pairs(response?.tag_descriptions()),
             };
@@ -370,7 +370,7 @@ impl Listing {
     }
 
     /// Returns true if any load balancer uses a security group.
-    pub(crate) fn is_carried(&self, group: &str) -> bool {
+    pub(crate) fn is_security_group_used(&self, group: &str) -> bool {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
 

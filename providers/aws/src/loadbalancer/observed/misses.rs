@@ -24,7 +24,7 @@
 //! | a target group of a user | the user has deleted it | it is read by its ARN |
 //! | the network interface of a pod | its security group is not opened | several lookups (`AddressGroups::pending`) |
 
-/// After this number of responses without it, a new resource does not exist. With the pauses between them they take
+/// Number of responses without a new resource after which it does not exist. With the pauses between them they take
 /// some seconds.
 const MISSING: u32 = 4;
 

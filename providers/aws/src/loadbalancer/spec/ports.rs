@@ -163,7 +163,7 @@ fn protocols(
     if wants_quic && plain == Protocol::Udp {
         return (Protocol::Quic, Protocol::Quic);
     }
-    // A name or number may mean the UDP port with the number of this one.
+    // The name or number may be that of the UDP port with the same number.
     if wants_quic && !has_udp_port(spec, port) {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
@@ -176,7 +176,7 @@ fn protocols(
     }
 }
 
-/// Returns true if the Service has a UDP port with the number of this one.
+/// Returns true if the Service has a UDP port with the same number as this port.
 fn has_udp_port(spec: &LoadBalancerSpec, port: &Port) -> bool {
     spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp)
 }
