@@ -1,6 +1,7 @@
 //! A control plane for a single test, with a mock cloud and a ccm.
 //!
-//! Nodes are cluster-scoped: of two tests with separate clouds, each would consider the other's nodes as deleted.
+//! Nodes are cluster-scoped: if two tests with separate clouds shared a control plane, the ccm of each would delete the
+//! other's nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

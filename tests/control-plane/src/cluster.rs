@@ -303,7 +303,7 @@ impl ControlPlane {
         let kubeconfig = Kubeconfig::read_from(&path)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.default_retry = false;
-        // It may come from the environment.
+        // The kube crate may have taken a proxy from the environment.
         config.proxy_url = None;
         Ok(Client::try_from(config)?)
     }

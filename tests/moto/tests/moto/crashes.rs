@@ -220,8 +220,8 @@ pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_i
     has_no_resources(&moto).await
 }
 
-/// The Service changes before the next process starts; AWS answers its request to create a resource with the one that
-/// the earlier process created.
+/// The Service changes before the next process starts; AWS responds to its creation of a resource with the one that the
+/// earlier process created.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;

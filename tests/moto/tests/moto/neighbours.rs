@@ -189,7 +189,7 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     delete(&*balancers, &one.id).await
 }
 
-/// Another process knows a Service only as invalid: its targets follow pods nevertheless, and nothing else is changed.
+/// A Service is invalid when another process starts: its targets follow pods nevertheless, and nothing else is changed.
 pub async fn targets_follow_while_the_request_is_invalid(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("nlb-target-type", "ip")]);

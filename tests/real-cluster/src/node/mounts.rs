@@ -189,7 +189,7 @@ exit "$status"
                 let text = [output.stdout, output.stderr].concat();
                 match output.status.code() {
                     Some(0) => {}
-                    // Only the first steps may be refused.
+                    // Only the first steps may be left out for lack of rights.
                     Some(1) if !String::from_utf8_lossy(&text).contains("running 1 test") => {
                         println!("left out: this process may not make namespaces");
                     }

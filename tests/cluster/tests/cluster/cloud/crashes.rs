@@ -182,7 +182,7 @@ async fn run_with_fault(
     let occurred = match run_fault {
         RunFault::Nothing => true,
         RunFault::Write(_) => faults.unmet() == 0,
-        // After the crash that it causes, `run_until_crash` removes it.
+        // `run_until_crash` removes this fault after the crash that it causes.
         RunFault::Crash(_) => cloud.cloud.snapshot().faults.is_empty(),
         RunFault::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
     };

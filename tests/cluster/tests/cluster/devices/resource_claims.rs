@@ -414,7 +414,7 @@ async fn two_pods_in_turn(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each pod: a claim, the status that names it, its release, its finalizer, its deletion.
+/// Writes for each pod: the claim, the status that names it, the claim's release, finalizer and deletion.
 pub const SCENARIO: Scenario = Scenario {
     name: "resource_claims",
     flags: &[ALONE],

@@ -137,7 +137,7 @@ pub async fn controllers_of_locked_gates_run_unless_an_older_version_is_emulated
         // Locked in all versions that can be emulated.
         ("MultiCIDRServiceAllocator", 34, "feature is locked to true"),
         ("SeparateTaintEvictionController", 34, "feature is locked to true"),
-        // Locked later, but not switchable here.
+        // Locked only in a later version, but kcm cannot switch it off in any version.
         ("VolumeAttributesClass", 35, "volumes are always bound and counted by their class"),
     ] {
         let refused = refusal(&cluster, &emulated(gate, minor, false)).await?;

@@ -138,7 +138,8 @@ async fn request_is_completed(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// The entries of a stopped API server are removed: from one StorageVersion, and with another one.
+/// The entries of a stopped API server are removed from one StorageVersion; another one, which has no other entries, is
+/// deleted.
 async fn entries_are_removed(space: &Space, name: &str) -> Result<()> {
     let cluster = &space.bed.cluster;
     let living = identity(cluster).await?;

@@ -54,7 +54,7 @@ pub type Creation = (&'static str, &'static str, Value);
 /// Returns everything that the tenant creates.
 pub fn all(victim: &str) -> Vec<Creation> {
     let mut all = owners(victim);
-    // Before the workloads, whose pods use up the quota.
+    // These are created before the workloads, whose pods use up the quota.
     all.extend(expensive_pairs());
     all.extend(workloads());
     all.extend(custom());
@@ -251,7 +251,8 @@ fn expensive_pairs() -> Vec<Creation> {
     all
 }
 
-/// Returns custom resources whose fields have other types than elsewhere, one with a long text, and a plain one.
+/// Returns custom resources: with fields whose types differ from those of the same fields in built-in kinds, with a
+/// long text, and a plain one.
 fn custom() -> Vec<Creation> {
     let thing = |name: &str, fields: Value| {
         let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": name}});

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, template};
-use cluster_tests::pace::{Pace, beside};
+use cluster_tests::pace::{Pace, measure};
 use cluster_tests::programs::{KCM, Process, command};
 use cluster_tests::{Bed, Space, eventually};
 use control_plane::{ControlPlane, Identity, Options, aggregated};
@@ -92,7 +92,7 @@ impl Stage {
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let rolled = async { roll_out(&self.other, version).await.map(drop) };
-            let pace = beside(rolled, || start_pod(&self.other)).await;
+            let pace = measure(rolled, || start_pod(&self.other)).await;
             let Pace { work: took, probe } = pace.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}; a pod took {probe:?}", self.usual);
             let costs = self.costs().await?;
@@ -216,7 +216,8 @@ fn cpu_seconds(metrics: &str) -> Result<f64> {
 /// Starts all controllers with their default limits and everything that kubeadm configures.
 fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
-        // It works immediately: with all gates on, the election by the API server takes about eight seconds.
+        // Without an election, the manager works immediately: with all gates on, the election by the API server takes
+        // about eight seconds.
         "--leader-elect=false".to_owned(),
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
@@ -390,8 +391,8 @@ impl AmongHostileObjects {
     }
 }
 
-/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: time that both lose
-/// is the API server's. Ignored by default: it needs upstream's manager.
+/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: the API server
+/// causes the delay that both have in common. Ignored by default: it needs upstream's manager.
 pub async fn hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager(_: Space) -> Result<()> {
     let ours = AmongHostileObjects::measure(|cluster| command(cluster, KCM)).await?;
     let theirs = AmongHostileObjects::measure(|cluster| cluster.assets().upstream_manager()).await?;

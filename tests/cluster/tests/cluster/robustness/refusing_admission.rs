@@ -253,7 +253,8 @@ async fn touch_each<K: Namespaced>(space: &Space, names: &[&str], change: &Value
 /// Starts a manager, and compares the number of refused creations of each controller with what the backoff of this
 /// number of owners allows.
 async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners: usize) -> Result<()> {
-    // Another manager must not create it again before it is refused, too.
+    // The account is deleted only now, when its creation is refused: before, another manager would have created it
+    // again.
     space.delete::<ServiceAccount>("default").await?;
     let faults = Faults::default();
     let _manager = Manager::start(space, &faults).await?;

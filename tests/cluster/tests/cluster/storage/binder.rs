@@ -163,7 +163,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let storage = Storage::new(&space);
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
-    // In this order: a cache in which the large one is available contains the small one, too.
+    // The small volume is first, so that a cache in which the large one is available contains the small one, too.
     storage.create_volume("small", json!({})).await?;
     storage.until_volume_phase("small", "Available").await?;
     storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
@@ -280,7 +280,8 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
             let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
             let name = storage.name(&volume);
             let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
-            // In this order: a cache in which the other one is available contains the smaller one, too.
+            // The smaller volume is first, so that a cache in which the other one is available contains the smaller
+            // one, too.
             storage.create_volume(&volume, json!({})).await?;
             storage.until_volume_phase(&volume, "Available").await?;
             let other = format!("other-{at}-{how}");

@@ -140,7 +140,7 @@ async fn scenario(space: Space) -> Result<()> {
     .await
 }
 
-/// The test creates all pods: three are deleted, and one is marked as failed and deleted.
+/// Writes: three deletions of pods, all created by the test, and the failed status and the deletion of a fourth one.
 pub const SCENARIO: Scenario = Scenario {
     name: "podgc",
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],

@@ -529,8 +529,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two pods, two for the update, one for the scaling, one for the undo, of which five are deleted; two revisions, whose
-/// order changes once; a status for each of five states.
+/// Writes: two pods, two for the update, one for the scaling and one for the undo, of which five are deleted; two
+/// revisions, whose order changes once; a status for each of five states.
 pub const SCENARIO: Scenario = Scenario {
     name: "statefulset",
     flags: &["--controllers=statefulset-controller"],
