@@ -124,7 +124,7 @@ pub struct Page<'a> {
 
 /// Returns an error if this is the kind of a `Status`, which would be read as a list with one broken object.
 pub fn require_list(kind: &str) -> Result<(), DecodeError> {
-    if kind == "Status" { Err(DecodeError::field("kind", "is Status, which is no list")) } else { Ok(()) }
+    if kind == "Status" { Err(DecodeError::field("kind", "is Status, which is not a list")) } else { Ok(()) }
 }
 
 impl Page<'_> {

@@ -20,11 +20,11 @@ use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
-/// After this time an expected deletion counts as cached, because its object may never be removed. Upstream:
+/// Time after which an expected deletion counts as cached, because its object may never be removed. Upstream:
 /// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
-/// With fewer keys than this, keys whose writes are cached are not removed.
+/// Minimum number of keys at which those without an outstanding write are removed.
 const SWEEP_FLOOR: usize = 256;
 
 /// The last write of a kind for a key.

@@ -133,7 +133,7 @@ pub fn work<R: Reconcile>(
     let worker = Arc::new(Worker { options, queue, reconciler, counts });
     let spawner = tasks.spawner();
     tasks.spawn(async move {
-        // On a thread of the controllers: it may read a whole cache.
+        // The preparation runs on a thread of the controllers, because it may read a whole cache.
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| worker.reconciler.begin()));
         if begun.is_err() {
             worker.counts.panicked.fetch_add(1, Ordering::Relaxed);

@@ -39,7 +39,8 @@ pub(super) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Checks that a TLS connection can use them: otherwise the run counts as failed, and the plugin runs again soon.
+    /// Checks that a TLS connection can use this pair: otherwise the run counts as failed, and the plugin runs again
+    /// soon.
     fn check(&self) -> Result<(), String> {
         let chain: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
@@ -67,7 +68,8 @@ pub(super) struct Issued {
 pub(super) struct Plugin {
     config: ExecConfig,
     limit: Duration,
-    /// Held during a run, which cannot be ended if the program itself is on a file system that hangs.
+    /// Held during a run. If the program's file system hangs, even a killed program does not end, and this lock
+    /// prevents further runs.
     running: Mutex<()>,
 }
 
@@ -187,8 +189,8 @@ fn output(Program { mut command, has_group }: Program, limit: Duration) -> Resul
     ended.map_err(|problem| problem.unwrap_or_else(|| format!("it did not end within {limit:?}")))
 }
 
-/// Kills a program that has not been waited for, so that its id cannot be that of another process yet. A wrapper script
-/// would leave the programs that it has started.
+/// Kills a program with its process group: if only a wrapper script were killed, the programs that it has started would
+/// continue. The program must not have been waited for, so that no other process can have its id yet.
 fn kill(child: &mut Child, has_group: bool) {
     // If it has exited in the meantime, there is nothing to kill.
     if has_group && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
@@ -197,8 +199,8 @@ fn kill(child: &mut Child, has_group: bool) {
     let _ = child.kill();
 }
 
-/// Waits for the end of a program. After an error, which is `None` if the deadline has passed, it still has to be
-/// waited for.
+/// Waits for the end of a program. The error is `None` if the deadline has passed. After any error, the caller has to
+/// wait for the program.
 fn finish(child: &mut Child, deadline: Instant) -> Result<(ExitStatus, Vec<u8>), Option<String>> {
     let stdout = child.stdout.take().ok_or_else(|| Some("it has no output".to_owned()))?;
     let (sender, receiver) = mpsc::channel();

@@ -33,16 +33,16 @@ use super::lane::Accepted;
 use super::proxy::Route;
 use crate::lock::lock;
 
-/// A connection without data for this time is pinged: client-go's read idle timeout.
+/// Time without data after which a connection is pinged: client-go's read idle timeout.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// A connection that does not respond to a ping for this time is considered dead: client-go's ping timeout.
+/// Time without a response to a ping after which a connection is considered dead: client-go's ping timeout.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum unread bytes of one stream.
 const STREAM_WINDOW: u32 = 4 << 20;
 /// Maximum unread bytes of all streams: large enough that one slow reader never blocks the other streams of its
 /// connection.
 const CONNECTION_WINDOW: u32 = 1 << 30;
-/// Idle HTTP/1.1 connections kept, for servers without HTTP/2.
+/// Maximum number of idle HTTP/1.1 connections that are kept, for servers without HTTP/2.
 const IDLE_CONNECTIONS: usize = 25;
 /// Maximum time until a new connection's server has stated its limit, which it sends first.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ const SETTINGS_POLL: Duration = Duration::from_millis(1);
 /// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of several
 /// servers behind an address may accept connections and never respond; the Lease allows only seconds.
 const DIAL_PATIENCE: Duration = Duration::from_secs(2);
-/// Connections tried for one request if each of them closes before it accepts the request.
+/// Maximum number of connections that are tried for one request, if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;
 /// Time after which HTTP/2 is offered again to a server that did not support it.
 const HTTP1_FOR: Duration = Duration::from_secs(600);

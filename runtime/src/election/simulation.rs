@@ -120,7 +120,7 @@ impl LeaseServer {
         };
         for (identity, fence) in self.fences.lock().unwrap().iter() {
             if !holder(&next).is_empty() && identity != holder(&next) && fence.holds() {
-                let text = format!("{} took the lease while the fence of {identity} held", holder(&next));
+                let text = format!("{} took the lease while the fence of {identity} was open", holder(&next));
                 self.violations.lock().unwrap().push(text);
             }
         }

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Number of connections of the same host up to which those of all others are evicted first: probes and proxies of the
-/// host need no more, and a local process with hundreds of them gets no advantage.
+/// Number of connections from this host up to which those of other networks are evicted first. Probes and proxies of
+/// the host need no more, and a local process with hundreds of connections gets no advantage.
 const PROTECTED_OF_HOST: usize = 16;
 
 /// The connection slots of a server.

@@ -1,9 +1,10 @@
 //! The loop that keeps one store equal to the API server.
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
-//! failed or silent watch continues from the last version. Only if the server no longer has that version, the kind is
-//! relisted in its newest state: the store never returns to an older one. After every irregular end of a watch the loop
-//! checks whether the server's state is older than before (its storage was restored); if so, it logs that and relists.
+//! failed or silent watch continues from the last version. Only if the server no longer has that version is the kind
+//! relisted, in its newest state: the store never returns to an older one. After every irregular end of a watch the
+//! loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
+//! relists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,7 +35,7 @@ use crate::lock::lock;
 use crate::store::Store;
 use crate::text::shortened;
 
-/// A watch that ends sooner than this is irregular and must not be reopened immediately.
+/// Duration up to which the end of a watch is irregular, so that it must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// Slightly less than the minimum duration that is requested for a watch. If one ends sooner, its server may have
@@ -400,7 +401,7 @@ impl<K: Kind> Reflector<K> {
         let expected = match self.scope.form {
             Form::Protobuf => self.scope.resource.kind,
             Form::Metadata => "PartialObjectMetadata",
-            // It has no envelope.
+            // JSON has no envelope with a kind.
             Form::Json => return Ok(event),
         };
         match envelope::event_kind(frame) {
@@ -454,7 +455,7 @@ impl<K: Kind> Reflector<K> {
 /// The limit of logged objects that cannot be decoded: an aggregated API may send any number of them.
 #[derive(Debug)]
 struct LogLimit {
-    /// The begin of the current minute.
+    /// The start of the current minute.
     since: Instant,
     /// Lines that were logged in it.
     lines: u32,

@@ -49,8 +49,8 @@ impl Default for PageSize {
 /// limit.
 const MAX_LIST_TIME: Duration = Duration::from_secs(600);
 
-/// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
-/// again. A worker that waited for the end would be lost.
+/// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token repeatedly. A
+/// worker that waits for the end would never return.
 fn endless(resource: &Resource) -> DecodeError {
     DecodeError::field("continue", format!("does not lead to the end of the list of {}", resource.plural))
 }

@@ -205,7 +205,7 @@ impl PersistentVolumeClaim {
         Ok(owned)
     }
 
-    /// Reads the fields of its own; the others are in [`CommonProperties`].
+    /// Reads the fields that are not in [`CommonProperties`].
     fn read_parts(&mut self, interner: &Interner, spec: &[u8], status: &[u8]) -> Result<(), WireError> {
         for field in fields(spec) {
             let field = field?;
