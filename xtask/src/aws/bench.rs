@@ -15,7 +15,7 @@ use super::bed::{Bed, Calls, Manager, since};
 use super::{ours, upstream};
 use crate::process::usage;
 
-/// After this time without an AWS call, a manager is done.
+/// Time without an AWS call after which a manager is done.
 const REST: Duration = Duration::from_secs(4);
 /// The cluster size before the measurement.
 const FIRST: usize = 3;

@@ -17,7 +17,7 @@ use super::intended::{INTENDED, Side, Verdict, classify};
 use super::inventory::inventory;
 use super::{OURS, UPSTREAM, ours, upstream};
 
-/// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
+/// Time without an AWS call after which a manager is done: longer than upstream's delay before its first retry.
 const REST: Duration = Duration::from_secs(7);
 
 /// The facts after each step, by the step's name.

@@ -155,7 +155,7 @@ pub const INTENDED: [IntendedDifference; 17] = [
     IntendedDifference {
         ours: &["security group nodes.try: allows tcp 31070-31070 *"],
         upstreams: &["security group nodes.try: allows tcp 31070-31070 *"],
-        upstream: "nodes allow clients' addresses, although they only see the load balancer's",
+        upstream: "nodes allow clients' addresses, although packets only come from the load balancer's",
         here: "nodes allow the load balancer's subnets",
         why: "no other source needs access",
         always: true,

@@ -1,5 +1,5 @@
-//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted; and
-//! those of a StatefulSet in a rolling update.
+//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted. Then
+//! the volumes of a StatefulSet during a rolling update.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Starts a pod on another node, and deletes the first one only then: the new pod has to wait for the volume.
+    /// Starts a pod on another node before the first one is deleted, so that the new pod has to wait for the volume.
     async fn change_node(&self) -> Result<()> {
         self.create_pod("second", 2, Use::Read).await?;
         self.until("the second pod has a node", async || {
@@ -143,8 +143,8 @@ impl Volumes<'_> {
         self.until_none().await
     }
 
-    /// Updates a StatefulSet whose pods write a file first, and must find it after the update; then deletes it with its
-    /// claims.
+    /// Creates a StatefulSet whose pods write a file, updates the pods, which then have to find the file, and deletes
+    /// the StatefulSet with its claims.
     async fn update_stateful_set(&self) -> Result<()> {
         let set: StatefulSet = serde_json::from_value(json!({
             "metadata": { "name": NAME },
