@@ -84,7 +84,8 @@ pub struct Secrets {
 struct Reads {
     /// Time of the next one.
     due: Instant,
-    /// Versions of the Secrets that the provider has; `None`: the Secret did not exist, and the provider knows that.
+    /// Versions of the Secrets that the provider has; `None`: the Secret did not exist, and the provider was informed
+    /// of that.
     versions: BTreeMap<SecretName, Option<u64>>,
 }
 

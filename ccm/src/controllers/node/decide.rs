@@ -127,8 +127,8 @@ pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>
     Ok(Some(wanted).filter(|wanted| !wanted.is_empty()))
 }
 
-/// Returns the addresses with the provided ones first, each the only one of its kind. Upstream: cloud-provider
-/// node/helpers, GetNodeAddressesFromNodeIP.
+/// Returns the addresses with the provided ones first, and without other addresses of the same kinds. Upstream:
+/// cloud-provider node/helpers, GetNodeAddressesFromNodeIP.
 fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, BadNodeIp> {
     let mut first: Vec<Address> = Vec::new();
     for ip in provided_ips(provided)? {

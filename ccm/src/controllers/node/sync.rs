@@ -245,7 +245,8 @@ impl CloudNode {
 
     /// Writes the changes of an initialized node. A conflict of its labels and taints does not delay its addresses.
     async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
-        // Before the addresses: all taints are replaced, which is valid only for the version that they were read from.
+        // Labels and taints are written before the addresses: the patch replaces all taints, so it is valid only for
+        // the version that the taints were read from.
         let marked = self.write_labels_and_taints(node, &changes).await;
         if let Ok(Some(wanted)) = &changes.addresses {
             let response = self.write_addresses(node, wanted, None).await?;

@@ -100,7 +100,7 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     }
     owned.retain(|owned| {
         if owned.id.namespace.is_empty() {
-            // Its tags name no Service: it may belong to any.
+            // The resource's tags name no Service: it may belong to any.
             !services.iter().any(|id| cloud.may_be_owned_by(owned, id))
         } else {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));

@@ -21,9 +21,10 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
-    /// this process has worked on one: its targets are updated, and a change in progress is completed. Otherwise only the
-    /// targets of one that was published are updated, if they do not depend on the mistake: `rest` is the request without it.
+    /// A request that no retry can fulfil. If this process has worked on an earlier valid request (`last`), the load
+    /// balancer stays as that request describes it: its targets are updated, and a change in progress is completed.
+    /// Otherwise only the targets of a published load balancer are updated, if they do not depend on the mistake:
+    /// `rest` is the request without the mistake.
     Invalid { error: CloudError, last: Option<Wanted>, rest: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),

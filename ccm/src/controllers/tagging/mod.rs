@@ -74,7 +74,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();
-    // Not for security: the label must equal upstream's.
+    // MD5 is not used for security: the label must equal upstream's.
     let sum = Md5::digest(pairs.join(","));
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
