@@ -29,7 +29,7 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = event.strip_suffix(b"\n").unwrap_or(event);
         if line.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            // In one write: the stream may be shared.
+            // The line is written in one call, because the stream may be shared.
             self.0.write_all(&[&escaped(line), &event[line.len()..]].concat())?;
         } else {
             self.0.write_all(event)?;
