@@ -306,9 +306,9 @@ pub trait LoadBalancers: Send + Sync {
         BTreeSet::new()
     }
 
-    /// Returns the spec without what makes it invalid, if its targets do not depend on that. After a restart the last valid
-    /// spec is unknown: the targets of a load balancer that exists then follow by
-    /// [`set_targets`](LoadBalancers::set_targets) with the result. `None`: they stay as they are. A pure function, as
+    /// Returns the spec without what makes it invalid, if its targets do not depend on that. After a restart the last
+    /// valid spec is unknown. [`set_targets`](LoadBalancers::set_targets) is then called with the result, so that the
+    /// targets of an existing load balancer stay current. `None`: the targets stay as they are. A pure function, like
     /// `targeting`.
     fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
         let _ = spec;

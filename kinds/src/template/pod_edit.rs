@@ -75,7 +75,7 @@ pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, e
 
 fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     let replaced = volume_names(&edits.claims);
-    // Before the template's own volumes, as upstream places them.
+    // Volumes of claims precede the template's own volumes, as in upstream.
     edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
     for field in fields(template).flatten() {
         match (field.number, edits.env) {

@@ -233,7 +233,7 @@ impl Reading<'_> {
                 "Managed" => config.managed_security_group = true,
                 _ => return refuse("use Managed, or leave it out"),
             },
-            // These concern Classic Load Balancers or older releases: there is nothing to set here.
+            // Known variables without an effect concern Classic Load Balancers or older releases.
             other => self.warnings.push(format!("{}: [Global] {other} has no effect here", self.file)),
         }
         Ok(())

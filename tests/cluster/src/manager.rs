@@ -88,7 +88,7 @@ impl Manager {
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=200".to_owned(),
             "--kube-api-burst=400".to_owned(),
-            // It would delete objects of other tests, and it watches every kind.
+            // The garbage collector would delete objects of other tests, and it watches every kind.
             "--enable-garbage-collector=false".to_owned(),
             // The role permits only this name of a Lease: managers are separated by the namespaces of their Leases.
             format!("--leader-elect-resource-namespace={home}"),

@@ -261,7 +261,7 @@ impl RealCluster {
             Err(error) => Err(error),
         };
         let Err(error) = leads else { return Ok(()) };
-        // It is not in the list if it could not be started.
+        // A manager that could not be started is not in the list of processes.
         let _ = self.control_plane.kill(MANAGER);
         self.start_manager(previous).context("start the previous manager again")?;
         Err(error.context(format!("the previous manager ({}) was started again", previous.original.display())))

@@ -99,7 +99,7 @@ impl Model {
         } else {
             (Service::Elb, "LoadBalancerArns.member.1", "LoadBalancers", "SecurityGroups/member")
         };
-        // One that does not exist has no interfaces.
+        // A load balancer that does not exist has no interfaces.
         let found = self.aws.list(service, "DescribeLoadBalancers", &[(parameter, id)], list).await.unwrap_or_default();
         if let Some(balancer) = found.first() {
             let name = id.split_once(":loadbalancer/").map_or(id, |(_, name)| name);

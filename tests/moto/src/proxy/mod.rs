@@ -319,7 +319,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request| shared.respond(request));
-    // It ends with an error when a response is dropped intentionally, or the client disconnects.
+    // The connection ends with an error when a response is dropped intentionally, or the client disconnects.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 

@@ -24,7 +24,7 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
     let retried = async {
         loop {
             match process.ensure(one, all).await {
-                // Its last resource is not visible yet.
+                // The last created resource is not visible yet.
                 Err(error) if is_retried(&error) => tokio::time::sleep(RETRY).await,
                 ensured => bail!("it ended before change {nth}: {ensured:?}"),
             }

@@ -77,7 +77,7 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
 }
 
 fn mount_own_folders(node: &NodeConfig) -> Result<()> {
-    // These may be in folders that the following mounts hide. An open folder can still be mounted.
+    // The mounts below may hide these folders. An open folder can still be mounted.
     let mut folders = vec![(open(&node.folder)?, OWN), (open(&node.programs)?, PROGRAMS)];
     if let Some(volumes) = &node.volumes {
         folders.push((open(volumes)?, VOLUMES));

@@ -62,7 +62,7 @@ pub(super) fn needs(programs: &Programs, demand: &Demand, build: Space) -> Vec<N
         Need { folder: env::temp_dir(), bytes: cluster_bytes(demand) },
         Need { folder: programs.folder.clone(), bytes: build.programs },
     ];
-    // It fails without Go, which is reported as a missing requirement.
+    // `caches` fails without Go, which is reported as a missing requirement.
     if build.cache > 0
         && let Ok([cache, modules]) = go::caches()
     {

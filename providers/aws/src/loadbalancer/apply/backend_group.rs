@@ -334,7 +334,7 @@ impl Shared {
         let now = Instant::now();
         let group = match listings.read.backend(session, &id.cluster) {
             Some(listed) => Some(listed.id.clone()),
-            // It was created recently and is not listed yet.
+            // A group that was created recently may not be listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + LISTING_DELAY).map(|(group, _)| group.clone()),
         };
         let Some(group) = group else { return Ok(Release::Unaffected) };
@@ -366,7 +366,7 @@ impl Shared {
                 self.missing = Misses::default();
                 Ok(Release::Done)
             }
-            // It is in use, or not visible yet.
+            // The group is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(Release::InUse),
             // After any other error a retry has to find the group, although it may not be listed yet.
             result => {

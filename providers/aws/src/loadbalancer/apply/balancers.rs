@@ -177,7 +177,7 @@ impl Balancers {
             }
         }
         let made = match result {
-            // It may not be visible yet, so it is deleted again later.
+            // The resource may not be visible yet, so it is deleted again later.
             Err(error) if error.is_not_found() && deleted.is_some_and(|id| state.may_appear(id, now)) => return Ok(()),
             Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
             result => result?,

@@ -67,8 +67,8 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId) -> Option
     names_in(owned).map(|one| one == name).reduce(|one, other| one || other)
 }
 
-/// Deletes the Classic Load Balancers among resources, with their security groups. Those whose tags no longer name that
-/// Service, or name another cluster too, are kept. Returns true once all others are deleted.
+/// Deletes the Classic Load Balancers among resources, with their security groups. Those whose tags no longer name the
+/// Service of `owned`, or name another cluster too, are kept. Returns true once all others are deleted.
 pub(super) async fn collect(
     balancers: &Balancers,
     session: &Session,
@@ -85,7 +85,7 @@ pub(super) async fn collect(
                 balancers.delete_classic(session, name, state).await?;
                 deleted = false;
             }
-            // Its security group is in use.
+            // The load balancer still uses its security group, which is deleted later.
             continue;
         }
         let group = group_of(name, &listing.security_groups, &session.cluster);

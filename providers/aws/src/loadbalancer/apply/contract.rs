@@ -127,7 +127,7 @@ impl LoadBalancers for Balancers {
     }
 
     fn starts_empty(&self, id: &LoadBalancerId) {
-        // It is a hint: a call that works on the Service right now does not need it.
+        // This is a hint: a call that holds the lock right now does not need it.
         if let Ok(mut state) = self.states.get(id).try_lock() {
             state.starts_empty = true;
         }

@@ -102,7 +102,7 @@ impl Balancers {
         warnings.extend(self.warn_of_group(work, &observed));
         let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &observed, state)?;
         if waits_for_tags || being_deleted.contains(&desired.balancer.name) {
-            // Its name is free once it is deleted.
+            // The load balancer that has the name is being deleted, or its tags are not visible yet.
             let progress = Progress::After(state.pause());
             return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
         }

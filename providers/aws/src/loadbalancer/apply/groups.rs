@@ -183,7 +183,7 @@ impl Balancers {
         }
         let balancers: Vec<_> = listing.balancers.iter().filter(|one| of_group(&one.tags)).collect();
         let listed = security.iter().map(|one| &one.name).chain(balancers.iter().map(|one| &one.name));
-        // This process may have created one that is not listed yet.
+        // This process may have created load balancers of groups that are not listed yet.
         let names: BTreeSet<String> = listed.chain(&state.groups).cloned().collect();
         let mut busy = BTreeSet::new();
         for name in names.into_iter().filter(|name| Some(name.as_str()) != current) {

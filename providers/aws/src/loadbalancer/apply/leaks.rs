@@ -83,8 +83,8 @@ fn owned(
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
     let certain = |tags: &Tags| ownership::is_certain(tags, cluster);
     let id = |tags: &Tags, name: &str| {
-        // Only the controller can decide whether a Service still needs its stack: it also serves Services without a
-        // class.
+        // Only the AWS Load Balancer Controller can decide whether a Service still needs its stack, because it also
+        // serves Services without a class.
         let owner = Owner::of(tags, cluster, cluster_name).filter(|one| one.evidence() != Evidence::Controller)?;
         let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
         // Before a takeover only the name identifies the owner.

@@ -97,7 +97,7 @@ impl Balancers {
         observed.abandoned_listeners.clear();
         for balancer in &observed.elsewhere {
             let listeners = match calls::listeners(session, balancer).await {
-                // It was deleted since it was listed, and its listeners with it.
+                // The load balancer and its listeners were deleted since it was listed.
                 Err(error) if error.is_not_found() => continue,
                 listeners => listeners?,
             };

@@ -333,7 +333,7 @@ impl Balancers {
         let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
         let in_network = response.target_groups().iter().filter(|group| group.vpc_id() == Some(&session.vpc));
         if in_network.filter_map(convert::target_group).next().is_none() {
-            // It can have no targets of a Service.
+            // A group in another network, or of another kind, has no targets of a Service.
             return Ok(());
         }
         self.inventory.expire().await;

@@ -119,7 +119,7 @@ async fn names(session: &Session, arn: &str, summary: &acm::CertificateSummary) 
         let request = session.api.acm.describe_certificate().certificate_arn(arn);
         let response = session.api.read(Class::AcmRead, "DescribeCertificate", || request.clone().send()).await;
         match response {
-            // It was deleted since it was listed.
+            // The certificate was deleted since it was listed.
             Err(error) if error.is_not_found() => {}
             response => {
                 let response = response?;

@@ -230,7 +230,7 @@ async fn run_with_each_fault(
     for (number, (what, run_fault, must_occur)) in run_faults.into_iter().enumerate() {
         let name = format!("{}-{number}", scenario.name.replace('_', "-"));
         if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_occur).await {
-            // Its objects and faults remain, so that later runs in this cloud would prove nothing.
+            // Objects and faults of the failed run remain, so that later runs in this cloud would prove nothing.
             bail!("run {number} of {count}, {name}: {what}: {error:#}");
         }
     }

@@ -124,7 +124,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     ensure!(owner(&space.get::<ResourceClaim>(&one[1].1).await?) == "one");
     create_member(&space, "two", "gang", false).await?;
     ensure!(claims_of(pods(), "two", 1).await? == of_group);
-    // It is reserved once, for the PodGroup, not for the pod that is scheduled first.
+    // The shared claim is reserved once, for the PodGroup, not for the pod that is scheduled first.
     allocate(&space, shared).await?;
     until_state(&space, shared, (&["gang"], true, true)).await?;
     during(QUIET, "two claims and one reservation", || async {

@@ -70,7 +70,7 @@ pub async fn service_that_is_being_deleted_gets_no_new_slice(space: Space) -> Re
     space.create::<Service>(service("plain", json!({}))).await?;
     let slice = until_endpoints(&space, "ending", 1).await?;
     space.delete::<Service>("ending").await?;
-    // Its existing slices still follow the pods.
+    // The Service's existing slices still follow the pods.
     space.scale::<Deployment>("web", 2).await?;
     until_endpoints(&space, "ending", 2).await?;
     space.delete::<EndpointSlice>(&slice).await?;

@@ -102,7 +102,7 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     setup.until_done(&format!("attach {handle} {node}")).await?;
     until_unused(&space, "data", "False", "PodUsingPVC").await?;
 
-    // It is expanded while it is in use.
+    // The volume is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     space.patch::<PersistentVolumeClaim>("data", more).await?;
     eventually("the claim has its new capacity", || async {

@@ -254,7 +254,8 @@ async fn expire_one(space: &Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Its dependents are deleted first, and the garbage collector does not run here.
+    // The Job waits for the deletion of its dependents. The garbage collector does not run here: the test removes the
+    // Job's finalizer.
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
     ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other Job was deleted");
     Ok(())
