@@ -114,7 +114,7 @@ fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
 /// One page of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page<'a> {
-    /// The list's version as the server has written it. That of an aggregated API need not be a number.
+    /// The list's version as the server has written it. The version of an aggregated API need not be a number.
     pub version: &'a str,
     /// Token for the next page; empty on the last one.
     pub next: &'a str,

@@ -411,7 +411,7 @@ pub trait LoadBalancers: Send + Sync {
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
 
     /// Returns true if a listed resource may belong to this Service. Some resources identify their owner only in part:
-    /// those of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
+    /// resources of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service
     }

@@ -1,10 +1,10 @@
 //! Stale records that a reconcile has read: the newest states of their objects cannot be decoded, so that the cache has
 //! only older ones.
 //!
-//! Nothing may be deleted because of a state that is known to be outdated, and a reconcile cannot know which of its reads
-//! matter. So the Writer refuses deletions of a reconcile that has read a stale record, and the key is requeued with
-//! backoff. A tenant can make objects that cannot be decoded: a stale record of one namespace does not prevent deletions in
-//! another one, even in a reconcile that reads both.
+//! Nothing may be deleted because of a state that is known to be outdated. But it is not known which reads of a
+//! reconcile a deletion depends on. So the Writer refuses deletions of a reconcile that has read a stale record, and
+//! the key is requeued with backoff. A tenant can make objects that cannot be decoded: a stale record of one namespace
+//! does not prevent deletions in another one, even in a reconcile that reads both.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

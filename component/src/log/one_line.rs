@@ -1,7 +1,7 @@
 //! Keeps each event on one line, regardless of the characters in its values.
 //!
 //! Names, and the messages of admission webhooks and policies, may contain line ends: a user could forge lines of other
-//! controllers, and a parser would see lines without a level. Upstream quotes such values. The JSON format has no line
+//! controllers, and a parser would get lines without a level. Upstream quotes such values. The JSON format has no line
 //! ends within an event.
 
 use std::io::{self, Write};

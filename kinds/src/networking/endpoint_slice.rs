@@ -295,7 +295,7 @@ impl Kind for EndpointSlice {
             return Ok(slice);
         }
         if mirrored {
-            // All of them: those that the Endpoints do not have are removed.
+            // All annotations are kept, because the controller removes those that the Endpoints do not have.
             let mut annotations = Vec::new();
             Meta::decode(interner, message, |key, value| annotations.push((interner.str(key), interner.str(value))))?;
             slice.annotations = interner.labels(annotations);

@@ -36,7 +36,7 @@ pub struct PodEdits<'a> {
     pub annotations: Vec<(&'a str, String)>,
     /// Its hostname.
     pub hostname: Option<String>,
-    /// Its subdomain; empty removes that of the template.
+    /// Its subdomain; an empty one removes the template's.
     pub subdomain: Option<&'a str>,
     /// Volumes and the claims behind them; they replace volumes of the same names.
     pub claims: Vec<(String, String)>,

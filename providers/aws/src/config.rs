@@ -8,19 +8,19 @@ use providers::{BuildContext, ConfigError};
 /// The contents of the file, with upstream's defaults for missing variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The region; empty: that of the instance's metadata.
+    /// The region; empty: the region in the instance's metadata.
     pub region: String,
     /// The VPC. With it and `subnet_id` or `role_arn` the process need not run in AWS.
     pub vpc: String,
     /// A subnet of the cluster, for a process that does not run in AWS.
     pub subnet_id: String,
-    /// The only route table to manage; empty: those with the cluster's tag.
+    /// The only route table to manage; empty: all with the cluster's tag.
     pub route_table_id: String,
     /// The role to assume; empty: none, the credentials are used directly.
     pub role_arn: String,
     /// The source of the request for the role, as protection against the confused deputy problem.
     pub source_arn: String,
-    /// The cluster's id in tags; empty: that in the tags of this process's instance.
+    /// The cluster's id in tags; empty: the id in the tags of this process's instance.
     pub cluster_id: String,
     /// The cluster's id is in the legacy tag `KubernetesCluster`.
     pub legacy_tag: bool,

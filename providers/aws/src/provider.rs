@@ -35,8 +35,8 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
     build_aws(context, None, VISIBLE)
 }
 
-/// Builds the provider with these credentials instead of those that the SDK finds in the environment, the shared files,
-/// a service account's token, or the instance's metadata.
+/// Builds the provider with these credentials. They replace those that the SDK finds in the environment, the shared
+/// files, a service account's token, or the instance's metadata.
 ///
 /// # Errors
 /// Same as for [`Factory::build`](providers::Factory): the mistake in the configuration, and the fix.

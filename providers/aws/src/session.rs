@@ -15,7 +15,7 @@ pub(crate) struct Session {
     pub api: Api,
     pub config: Config,
     pub vpc: String,
-    /// A subnet of the cluster: that of the cloud config, or of the instance that this process runs on.
+    /// A subnet of the cluster: the one in the cloud config, or the subnet of the instance that this process runs on.
     pub subnet: String,
     pub cluster: ClusterTags,
 }

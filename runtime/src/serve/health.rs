@@ -62,8 +62,8 @@ impl Probe {
 
 /// The checks of a process and the record of their results (`/metrics/slis`).
 ///
-/// `/healthz` and `/livez` have the same checks. `/readyz` additionally has those that only report whether the process
-/// could take over, which must not cause a restart.
+/// `/healthz` and `/livez` have the same checks. `/readyz` also has the checks that only report whether the process
+/// could take over; their failure must not cause a restart.
 #[derive(Default)]
 pub struct Health {
     checks: Vec<Check>,

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Number of connections from this host up to which those of other networks are evicted first. Probes and proxies of
-/// the host need no more, and a local process with hundreds of connections gets no advantage.
+/// Number of connections from this host up to which connections from other networks are evicted first. Probes and
+/// proxies of the host need no more, and a local process with hundreds of connections gets no advantage.
 const PROTECTED_OF_HOST: usize = 16;
 
 /// The connection slots of a server.
@@ -79,8 +79,8 @@ impl ConnectionSlots {
 }
 
 impl Taken {
-    /// Returns the connection to evict: the oldest of the network with the most connections. Those of this host, from
-    /// which the kubelet may probe, come last.
+    /// Returns the connection to evict: the oldest of the network with the most connections. Connections from this
+    /// host, such as probes of the kubelet, come last.
     fn victim(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for occupant in self.slots.values() {

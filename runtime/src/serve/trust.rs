@@ -124,7 +124,7 @@ impl Trust {
     /// Reads the files again, and with `lookup` the ConfigMap. Returns true if anything changed.
     ///
     /// # Errors
-    /// When a source cannot be read; it keeps its state, the others are updated.
+    /// When a source cannot be read. That source keeps its state, and all others are updated.
     pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
         let old = self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone();
         let mut problems = Vec::new();

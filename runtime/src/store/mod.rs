@@ -377,7 +377,7 @@ impl<K: Kind> Store<K> {
         self.undecodable.add(key)
     }
 
-    /// Returns true if the API server has an object of this name, decodable or not, as far as the watch knows.
+    /// Returns true if the API server has an object of this name, decodable or not, according to the watch.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }

@@ -1,7 +1,7 @@
 //! The permission to list a kind. Few kinds are listed at the same time, to limit the API server's load.
 //!
 //! A list keeps its permit only while data arrives. An aggregated API may respond after a minute, byte by byte, or
-//! never, and has any number of kinds: those of other APIs must not wait for them.
+//! never, and has any number of kinds: lists of other APIs must not wait for these.
 
 use std::pin::pin;
 use std::sync::Arc;

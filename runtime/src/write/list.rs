@@ -261,8 +261,8 @@ impl Writer {
         Ok(parse_version(&self.latest_version_text(resource).await?)?)
     }
 
-    /// Reads the version that the API server has reached for a resource, as it has written it: that of an aggregated
-    /// API need not be a number. If the resource is namespaced, the response contains no objects.
+    /// Reads the version that the API server has reached for a resource, as it has written it: the version of an
+    /// aggregated API need not be a number. If the resource is namespaced, the response contains no objects.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.

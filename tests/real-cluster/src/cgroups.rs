@@ -121,8 +121,8 @@ const PROGRAMS: &str = "control-plane";
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
-    /// Makes the branch of a cluster's processes outside nodes, so that they are found even when both their owner and
-    /// the process that cleans up after it are dead. Returns the file that processes are moved with.
+    /// Makes the branch of a cluster's processes outside nodes. By this branch they are found even when both their
+    /// owner and the process that cleans up after it are dead. Returns the file that processes are moved with.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 /// The name of the claim, and of the StatefulSet.
 const NAME: &str = "data";
 
-/// The file that pods write, and its content: that of agnhost's test of mounts.
+/// The file that pods write, and its content, as in agnhost's test of mounts.
 const FILE: &str = "/data/file";
 const CONTENT: &str = "mount-tester new file\n";
 

@@ -50,7 +50,7 @@ impl Program {
     }
 
     /// Returns the maximum size of the static binary, in bytes: ten per cent above the measured size, which detects
-    /// unintended growth. That of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
+    /// unintended growth. The size of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
     pub fn limit(self) -> u64 {
         match self {
             Program::Kcm => 24_800_000,

@@ -61,7 +61,7 @@ impl Request {
 /// The next step of a reconcile.
 #[derive(Debug, PartialEq)]
 pub enum Action<'a> {
-    /// There is nothing to do and nothing to remember.
+    /// There is nothing to do, and no state to keep.
     Forget,
     /// No call until this time has passed, or until something changes.
     Wait(Option<Duration>),
@@ -88,7 +88,7 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is that of this Service, not of an earlier one with the same name
+/// Returns the next action for a Service. `state` belongs to this Service, not to an earlier one with the same name
 /// (see [`previous`]).
 pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);

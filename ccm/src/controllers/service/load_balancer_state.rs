@@ -135,7 +135,7 @@ pub struct LoadBalancerStates(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     states: HashMap<ObjectKey, LoadBalancerState>,
-    /// For each Service, those that have it among their `others`.
+    /// For each Service, the Services that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 

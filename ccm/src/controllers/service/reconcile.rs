@@ -141,7 +141,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }))
     }
 
-    /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
+    /// Reads what the Service requests. First records the objects that the request depends on, so that their changes
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
@@ -189,7 +189,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Request::Invalid { error, last: None, rest }
     }
 
-    /// Remembers the kind of targets. Their changes may already matter while a call is held back; they only requeue the
+    /// Records the kind of targets. Their changes may already matter while a call is held back; they only requeue the
     /// Service.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {

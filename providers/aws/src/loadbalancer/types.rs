@@ -216,8 +216,8 @@ pub(crate) struct Listener {
     pub attributes: Attributes,
     pub tags: Tags,
     pub group: TargetGroup,
-    /// Other target groups that traffic goes to, by ARN, or by name for those of [`Desired::backends`]; `None`: only
-    /// the listener's own one.
+    /// Other target groups that traffic goes to, by ARN, or by name if they are among [`Desired::backends`]; `None`:
+    /// only the listener's own one.
     pub spread: Option<Spread<String>>,
 }
 

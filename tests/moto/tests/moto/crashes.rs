@@ -78,7 +78,7 @@ pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Res
 }
 
 /// The Service has fewer ports when the next process brings it to its desired state, and is deleted immediately after
-/// that. The next process never sees the target group that is no longer needed before the deletion.
+/// that. Before the deletion, no list that the next process reads contains the target group that is no longer needed.
 pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -129,8 +129,9 @@ async fn ensure_after_delay(
     Ok(balancers.ensure(one, all).await?)
 }
 
-/// The Service changes back before the next process, which does not see the target group that an earlier one created
-/// last. It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is sufficient.
+/// The Service changes back before the next process starts, whose lists lack the target group that an earlier process
+/// created last. It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is
+/// sufficient.
 pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Space) -> Result<()> {
     const VISIBLE: Duration = Duration::from_secs(5);
     let moto = Moto::start(CLUSTER).await?;

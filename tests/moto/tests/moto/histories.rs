@@ -161,7 +161,7 @@ impl History {
         self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
-    /// Returns a Service as users write it; fields that cannot be changed later are those of `before`.
+    /// Returns a Service as users write it; fields that cannot be changed later are taken from `before`.
     fn spec(&mut self, slot: usize, before: Option<&LoadBalancerSpec>) -> LoadBalancerSpec {
         let id = before.map_or_else(|| id(slot), |spec| spec.id.clone());
         let mut ports: Vec<(u16, Protocol)> = PORTS.into();

@@ -154,7 +154,7 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
-    /// balancers and security groups that no Service uses anymore. Returns false while AWS works on those of the
+    /// balancers and security groups that no Service uses anymore. Returns false while AWS works on deletions for the
     /// Service's former groups.
     pub(super) async fn leave_groups(
         &self,
@@ -343,8 +343,8 @@ async fn security_group(
     Ok(id)
 }
 
-/// Requests the deletion of a security group. It may still exist afterwards: while network interfaces of the deleted
-/// load balancer use it, or if the group is new, and this call does not find it although lists contain it.
+/// Requests the deletion of a security group. It may still exist afterwards, for one of two reasons. Network interfaces
+/// of the deleted load balancer use it; or it is new, and this call does not find it although lists contain it.
 async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {

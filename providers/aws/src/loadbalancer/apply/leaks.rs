@@ -1,8 +1,9 @@
 //! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
 //! deletion of exactly those.
 //!
-//! Tags identify the owner of a resource, descriptions that of a rule in a node's group. A resource without complete
-//! marks, such as one of upstream that was not taken over, may belong to each Service whose marks match.
+//! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Resources of
+//! upstream that were not taken over do not identify their owner completely: such a resource may belong to each Service
+//! that it fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,8 +71,8 @@ fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     listing.tagged_groups(session).into_iter().filter(alone).map(|group| group.id.clone()).collect()
 }
 
-/// Returns the resources of a listing by Service; `known` are Services that this process has worked on, `rules` those
-/// of nodes' groups.
+/// Returns the resources of a listing by Service; `known` are Services that this process has worked on, `rules` the
+/// rules of nodes' groups.
 fn owned(
     listing: &Listing,
     cluster: &ClusterTags,

@@ -146,7 +146,7 @@ impl Balancers {
         Ok(caller.warnings)
     }
 
-    /// Finds the desired target groups that a Service's load balancer forwards to, and those of the user.
+    /// Finds the desired target groups that a Service's load balancer forwards to, and the user's target groups.
     ///
     /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
     /// left out.
@@ -212,7 +212,7 @@ impl Balancers {
         opened.map(drop)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports.
+    /// Opens the security groups of new targets, and for new ports the security groups of all targets.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         // Users open nodes to their own load balancers themselves.
         if !work.settings.node_rules || work.settings.listeners.is_empty() {

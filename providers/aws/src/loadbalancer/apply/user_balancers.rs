@@ -64,7 +64,7 @@ impl Balancers {
     }
 
     /// Keeps only the Service's own listeners and rules in the observed state of load balancers that users made or that
-    /// Services share. Finds the Service's listeners on those that it no longer uses.
+    /// Services share. Finds the Service's listeners on load balancers that it no longer uses.
     pub(super) async fn separate_listeners(
         &self,
         session: &Session,

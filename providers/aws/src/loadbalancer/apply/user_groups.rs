@@ -198,7 +198,7 @@ impl Balancers {
         Ok(usable)
     }
 
-    /// Reads the targets of a target group that a user made, and the record of those of this Service.
+    /// Reads the targets of a target group that a user made, and the record of this Service's targets.
     async fn read_user_group(
         &self,
         session: &Session,
@@ -246,7 +246,7 @@ impl Balancers {
         } else if !state.stack_removed && !old.is_empty() {
             progress = Progress::After(state.pause());
         }
-        // The known groups are those of the former stack.
+        // The known groups belong to the former stack.
         state.known = None;
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }

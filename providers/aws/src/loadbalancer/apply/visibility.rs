@@ -1,8 +1,8 @@
 //! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
 //!
-//! A process that ends right after a creation leaves a resource that the next one may not see for a minute. If the
-//! Service has changed in the meantime and no longer needs it, nothing else would delete it before the next check for
-//! drift. One listing, which all Services share, is sufficient as long as it contains nothing new.
+//! A process that ends right after a creation leaves a resource that lists of the next process may lack for a minute.
+//! If the Service has changed in the meantime and no longer needs it, nothing else would delete it before the next
+//! check for drift. One listing, which all Services share, is sufficient as long as it contains nothing new.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ fn own_ids(observed: &ObservedStack, cluster: &ClusterTags) -> BTreeSet<String> 
 }
 
 impl Balancers {
-    /// Records that everything is in the desired state. Remembers the resources, if the listing may lack some.
+    /// Records that everything is in the desired state. Records the listed resources, if the listing may lack some.
     pub(super) fn settle(
         &self,
         spec: &LoadBalancerSpec,

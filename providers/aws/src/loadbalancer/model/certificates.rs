@@ -12,8 +12,8 @@ use crate::tags::ClusterTags;
 
 /// Returns the ARNs of the certificates for host names, without duplicates, in the order of the names.
 ///
-/// Among several certificates for a name, the one that has it without a wildcard is preferred, then the one that is
-/// valid the longest, so that listeners switch to the successor of an old certificate.
+/// Among several certificates for a name, one that has it without a wildcard is preferred, then the one that is valid
+/// the longest. So listeners switch to the successor of an old certificate.
 ///
 /// # Errors
 /// The name for which there is no certificate, and the fix.

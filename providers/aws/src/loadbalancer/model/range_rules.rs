@@ -134,8 +134,8 @@ impl Changes {
     }
 }
 
-/// Returns the changes to one Service's rules in a node's group; `names` are those of its load balancer. An equal rule
-/// with another description is kept.
+/// Returns the changes to one Service's rules in a node's group; `names` are the names of its load balancer. An equal
+/// rule with another description is kept.
 pub(crate) fn changes(
     observed: &[ObservedRule],
     names: &[String],

@@ -1,5 +1,4 @@
-//! The state of a Service's load balancer that this process has recorded, with a lock so that only one call at a time
-//! changes the load balancer.
+//! The recorded state of a Service's load balancer, with a lock, so that one call at a time works on the load balancer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -130,7 +129,7 @@ pub(crate) struct BalancerState {
     pub groups: BTreeSet<String>,
     /// Load balancers of groups that an earlier process used were searched for.
     pub groups_checked: bool,
-    /// The Service needs no load balancer of its own, and the former one is deleted.
+    /// The Service needs no load balancer of its own, and its former load balancer is deleted.
     pub stack_removed: bool,
     /// Each target group with targets had a healthy one at the last read.
     pub serving: bool,
@@ -173,7 +172,7 @@ impl BalancerState {
     }
 
     /// Returns the time from which listings contain all resources of the Service, if a listing that began at `begun`
-    /// may lack some; `observed` are those that it contained or that were created since.
+    /// may lack some; `observed` are the resources that the listing contained or that were created since.
     ///
     /// A resource that it lacks and that the Service no longer needs would exist until the next check for drift.
     pub(crate) fn visible_later(

@@ -52,7 +52,7 @@ fn wildcard(host: &str) -> Option<String> {
 pub(crate) struct Certificates(Mutex<Option<(Instant, Arc<Vec<Certificate>>)>>);
 
 impl Certificates {
-    /// Returns the issued certificates, with the tags of those that cover one of the host names.
+    /// Returns the issued certificates; those that cover one of the host names have their tags.
     pub(crate) async fn covering(
         &self,
         session: &Session,

@@ -165,7 +165,8 @@ impl Interfaces {
     }
 }
 
-/// Reads the interfaces that list addresses, and, for addresses that none lists, those of the pods' instances.
+/// Reads the interfaces that list the addresses and, for addresses that no interface lists, the interfaces of the pods'
+/// instances.
 async fn look_up(session: &Session, pods: &[PodAddress]) -> Result<Vec<Interface>, CloudError> {
     let mut interfaces = Vec::new();
     let addresses: BTreeSet<IpAddr> = pods.iter().map(|pod| pod.address).collect();

@@ -32,7 +32,7 @@ const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
 /// Maximum age of the tags of other resources.
 const FOREIGN_TAGS: Duration = Duration::from_secs(60 * 60);
 
-/// A security group of the network that has the cluster's tag, or that of the Load Balancer Controller.
+/// A security group of the network that has the cluster's tag, or a tag of the Load Balancer Controller.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedGroup {
     pub id: String,

@@ -227,7 +227,7 @@ pub(crate) async fn groups_that_name_balancers(
     }
 }
 
-/// Returns true if a group has tags of other clusters, and not that of this one.
+/// Returns true if a group has tags of other clusters, but no tag of this one.
 fn is_of_another(session: &Session, group: &SecurityGroup) -> bool {
     let tags = by_key(group.tags());
     let cluster = &session.cluster;

@@ -1,5 +1,5 @@
-//! Forward actions: a listener's traffic spread by weight over the Service's own target group, those of other Services,
-//! and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
+//! Forward actions: a listener's traffic spread by weight over the Service's own target group, target groups of other
+//! Services, and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
 
 use std::collections::BTreeSet;
 

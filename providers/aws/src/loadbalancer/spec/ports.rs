@@ -297,7 +297,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
         }),
         (TargetType::Alb, _) => port.port,
         (TargetType::Ip, TargetPort::Number(number)) => *number,
-        // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
+        // A named port may differ between pods. Each target has its own port, so the port of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
 }

@@ -97,7 +97,7 @@ pub(crate) struct Alb {
     pub name: String,
     /// Empty until it was found.
     pub arn: String,
-    /// An annotation sets the protocol of health checks; otherwise it is that of the listener there.
+    /// An annotation sets the protocol of health checks; otherwise they use the protocol of the listener there.
     pub probe_is_set: bool,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct GroupSettings {
 pub(crate) struct Settings {
     pub flavour: Flavour,
     pub target_type: TargetType,
-    /// `None`: that of the existing load balancer; internal for a new one.
+    /// `None`: the scheme of the existing load balancer; internal for a new one.
     pub scheme: Option<Scheme>,
     pub name: Option<String>,
     pub families: Families,

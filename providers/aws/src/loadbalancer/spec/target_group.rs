@@ -49,7 +49,7 @@ pub(super) struct ServicePorts<'a> {
     pub health_port: Option<u16>,
 }
 
-/// Reads the settings of target groups; holds those that all groups of a Service share.
+/// Reads the settings of target groups; contains the settings that all groups of a Service share.
 pub(super) struct GroupReader<'a> {
     policy: &'a Policy,
     flavour: Flavour,
@@ -84,7 +84,7 @@ impl<'a> GroupReader<'a> {
             }
             None => {}
         }
-        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: an empty value keeps that of AWS.
+        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: an empty value keeps the value of AWS.
         if self.flavour == Flavour::Controller && attributes.get(PROXY).is_some_and(String::is_empty) {
             attributes.remove(PROXY);
         }

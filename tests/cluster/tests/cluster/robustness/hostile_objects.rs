@@ -251,8 +251,8 @@ fn expensive_pairs() -> Vec<Creation> {
     all
 }
 
-/// Returns custom resources: with fields whose types differ from those of the same fields in built-in kinds, with a
-/// long text, and a plain one.
+/// Returns custom resources: one whose fields have other types than in built-in kinds, one with a long text, and a
+/// plain one.
 fn custom() -> Vec<Creation> {
     let thing = |name: &str, fields: Value| {
         let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": name}});

@@ -502,7 +502,8 @@ fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)>
     Ok((path, flag))
 }
 
-/// Held by each test that wipes volumes: volumes have no namespace, so that its manager wipes those of all tests.
+/// Held by each test that wipes volumes: volumes have no namespace, so that the manager of one test wipes the volumes
+/// of all tests.
 static WIPES: Mutex<()> = Mutex::const_new(());
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
