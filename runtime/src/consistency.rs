@@ -373,7 +373,7 @@ mod tests {
         assert!(check());
         consistency.wrote_at(&key, &pods, &progress, 7);
         assert!(!check());
-        // A later write is waited for, too, although an earlier one is already awaited.
+        // The key waits for a later write, too, although it already waits for an earlier one.
         consistency.wrote_at(&key, &pods, &progress, 9);
         assert!(!check());
         progress.advance(7);

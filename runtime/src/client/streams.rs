@@ -210,7 +210,7 @@ impl Streams {
                     }
                 }
             };
-            // After that time, another request or this one opens another connection.
+            // After [`DIAL_PATIENCE`], another request or this one opens another connection.
             if let Ok(opened) = timeout(DIAL_PATIENCE, dial).await {
                 opened?;
             }
@@ -315,7 +315,7 @@ async fn drive(
         limit.store(connection.current_max_send_streams(), Ordering::Release);
         polled
     });
-    // The connection's task is not woken by the server's first settings.
+    // The server's first settings do not wake this task, so the limit is polled.
     while limit.load(Ordering::Acquire) == 0 {
         match timeout(SETTINGS_POLL, &mut watched).await {
             Ok(_) => return,

@@ -7,7 +7,8 @@
 pub struct Format {
     /// The encoding.
     pub encoding: Encoding,
-    /// The scheme for names outside of Prometheus' classic alphabet. No name here is, so that each scheme is fulfilled.
+    /// The scheme for names outside of Prometheus' classic alphabet. All names here are within it, so that each scheme
+    /// is fulfilled.
     pub(super) escaping: &'static str,
 }
 

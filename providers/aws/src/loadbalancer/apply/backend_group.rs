@@ -308,9 +308,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one
-    /// the group and the rules that reference it are deleted. `guard`: the state of that Service, and the time from
-    /// which reads contain everything that earlier processes have created.
+    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. With the last load
+    /// balancer, the group and the rules that reference it are deleted. `guard`: the state of that Service, and the
+    /// time from which reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
@@ -458,7 +458,7 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
-/// What uses a security group, according to its network interfaces.
+/// The users of a security group, according to its network interfaces.
 enum Use {
     Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.

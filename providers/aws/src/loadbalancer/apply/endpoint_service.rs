@@ -26,8 +26,8 @@ pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
 }
 
 impl Balancers {
-    /// Brings the Service's endpoint service to the desired state, if its load balancer is active: then an old load
-    /// balancer can be deleted.
+    /// Brings the Service's endpoint service to the desired state, if its load balancer is active. Afterwards, an old
+    /// load balancer can be deleted.
     pub(super) async fn ensure_endpoint_service(
         &self,
         work: &Work<'_>,
@@ -50,8 +50,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Prepares the endpoint service for changes of the load balancer: an old one cannot be deleted while the endpoint
-    /// service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
+    /// Prepares the endpoint service for changes of the load balancer: an old load balancer cannot be deleted while the
+    /// endpoint service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,

@@ -71,7 +71,7 @@ struct Observed {
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
     being_deleted: Vec<String>,
-    /// All of it was created by this process, so that its details are known from the calls.
+    /// This process has created all resources, so that their details are known from the calls.
     is_own_creation: bool,
 }
 
@@ -202,7 +202,7 @@ impl Balancers {
         Ok((desired, backend, warnings))
     }
 
-    /// Brings the load balancer and the nodes' rules of one without security groups to the desired state. Returns the
+    /// Brings the load balancer to the desired state, and the nodes' rules if it has no security groups. Returns the
     /// progress, and warnings.
     async fn change_stack(
         &self,
@@ -214,7 +214,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
-            // A refusal is returned again afterwards.
+            // Refusals are ignored here: the call at the end returns them again.
             self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, false, state).await?;
         }
         let mut caller = self.caller(work.session, network, work.id);
@@ -253,7 +253,7 @@ impl Balancers {
         let mut listing = self.recent_listing(work.session, state).await?;
         let mut observed = listing.of(&work.session.cluster, work.id, purpose);
         if observed.is_empty() && is_first && !state.starts_empty {
-            // Another process, or another owner of the name, may have created some since the last listing.
+            // Another process, or another owner of the name, may have created resources since the last listing.
             listing = self.inventory.listing_since(work.session, begun).await?;
             observed = listing.of(&work.session.cluster, work.id, purpose);
         }

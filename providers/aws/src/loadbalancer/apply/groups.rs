@@ -106,7 +106,8 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        // The rules in nodes' security groups reference it. The first Service may need none, but later ones may.
+        // The load balancer gets the shared group, which rules in nodes' security groups reference: if the first
+        // Service needs no such rules, later ones may.
         let backend = if self.policy.no_node_rules {
             None
         } else {
@@ -253,7 +254,8 @@ impl Balancers {
         created: &mut Created,
         state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
-        // Each listener sends traffic to a target group, so that one that is used needs no further call.
+        // Each listener sends traffic to a target group. If a listed target group is used by the load balancer, there
+        // is a listener, and no further call is needed.
         if listing.target_groups.iter().any(|(_, users)| users.contains(&balancer.arn)) {
             created.note_listeners();
             return Ok(true);
@@ -282,8 +284,8 @@ impl Balancers {
         Ok(false)
     }
 
-    /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer one:
-    /// otherwise each of the two might find the other's listeners and keep the load balancer.
+    /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer
+    /// listing: otherwise each of the two might find the other's listeners and keep the load balancer.
     async fn listing_after_others(
         &self,
         session: &Session,

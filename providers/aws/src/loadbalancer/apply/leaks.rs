@@ -29,7 +29,7 @@ use crate::tags::ClusterTags;
 struct Found<'a> {
     balancer: Option<&'a ObservedBalancer>,
     parts: Vec<String>,
-    /// Resources whose marks another cluster may have too.
+    /// Resources whose tags do not prove that they are this cluster's.
     doubtful: usize,
 }
 
@@ -159,7 +159,8 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
     }
 }
 
-/// Deletes the leaked resources whose marks still identify this Service and this cluster alone.
+/// Deletes the leaked resources that still belong to this Service and this cluster alone, according to tags and
+/// descriptions.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let session = balancers.sessions.get()?;
     let id = &owned.id;
@@ -220,7 +221,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     Ok(Deletion::Gone)
 }
 
-/// Returns the listed resources that still exist and whose marks identify only this Service.
+/// Returns the listed resources that still exist and whose tags and descriptions identify only this Service.
 fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {

@@ -82,8 +82,8 @@ impl Balancers {
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
         let unchecked = !state.groups_checked && listing.has_groups(&work.session.cluster);
         if (left || unchecked) && ensured.progress == Progress::Settled {
-            // Only once everything is settled: until the new listeners serve, the old ones use the group's load
-            // balancer.
+            // The Service leaves a group only once everything is settled: until its new listeners serve, the old ones
+            // use the group's load balancer.
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
@@ -251,8 +251,8 @@ impl Balancers {
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
-    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: it
-    /// names some.
+    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: the
+    /// Service names some.
     async fn find_registrations(
         &self,
         session: &Session,
@@ -341,7 +341,7 @@ impl Balancers {
     }
 
     /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer; `last`
-    /// are the groups that it named last.
+    /// are the groups that the Service named last.
     pub(super) async fn remove(
         &self,
         session: &Session,

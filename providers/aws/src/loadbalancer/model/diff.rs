@@ -186,8 +186,8 @@ struct Claims {
     used: BTreeSet<String>,
 }
 
-/// Adds the steps for a target group, `current` if it exists, to the plan; returns its name. Deregistrations are added
-/// to `deregistrations`, which come after everything else.
+/// Adds the steps for a target group to the plan; returns its name. `current` is the existing group, if there is one.
+/// Deregistrations are added to `deregistrations`, which come after everything else.
 fn target_group(
     wanted: &TargetGroup,
     current: Option<&ObservedTargetGroup>,

@@ -2,7 +2,8 @@
 //! IP ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same
-//! rule share one, which names the first of them. It is handed over to the other before its owner would revoke it.
+//! rule share one, which names the first of them. The rule is handed over to the other load balancer before its owner
+//! would revoke it.
 
 use std::collections::BTreeSet;
 

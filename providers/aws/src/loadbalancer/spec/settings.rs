@@ -1,4 +1,4 @@
-//! Typed settings of a Service, and the cluster-wide policy that they are read with.
+//! Typed settings of a Service, and the settings of the cluster that apply to all Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -43,7 +43,7 @@ pub(crate) struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
     Ipv4,
-    /// Both, where the subnets have both.
+    /// Both, if the subnets have both.
     PreferDualstack,
     Dualstack,
 }
@@ -97,7 +97,8 @@ pub(crate) struct Alb {
     pub name: String,
     /// Empty until it was found.
     pub arn: String,
-    /// An annotation sets the protocol of health checks; otherwise they use the protocol of the listener there.
+    /// An annotation sets the protocol of health checks; otherwise it is the protocol of the Application Load
+    /// Balancer's listener.
     pub probe_is_set: bool,
 }
 
@@ -164,7 +165,7 @@ pub(crate) struct Settings {
     pub user_groups: Vec<UserGroup>,
     /// Tags that the user adds.
     pub tags: Tags,
-    /// Tags of all resources of the cluster, which are among these.
+    /// The subset of `tags` that all resources of the cluster have.
     pub common_tags: Tags,
     /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
@@ -182,7 +183,8 @@ pub(crate) struct Settings {
     pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
-    /// The Service moves from a Classic Load Balancer, which is deleted after this time with the new address.
+    /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
+    /// this time.
     pub replace_classic: Option<Duration>,
     /// Values that only a Classic Load Balancer can have: an error, unless one serves the Service.
     pub classic_only: Option<CloudError>,

@@ -34,7 +34,7 @@ const LEASE_READ_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for which the Lease is observed after everything else.
 const OBSERVED: Duration = Duration::from_secs(15);
 
-/// Streams that the API server allows on a connection by default. Built-in kinds are watched on about as many.
+/// Streams that the API server allows on a connection by default. The watches of built-in kinds need about as many.
 const STREAMS: usize = 100;
 
 /// Maximum number of connections for other purposes: short requests of each identity, the Lease, and long lists.

@@ -1,4 +1,5 @@
-//! Pods that no kubelet terminates: finished ones beyond the threshold, those of a deleted node, those never bound.
+//! Pods that no kubelet terminates: finished pods beyond the threshold, pods of a deleted node, and pods that were
+//! never bound.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::{names, phase, pod, with};
