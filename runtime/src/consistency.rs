@@ -248,7 +248,7 @@ impl Consistency {
     }
 }
 
-/// Removes the writes of a kind that its cache contains, and the keys that have no other.
+/// Removes the writes of a kind that its cache contains, and the keys that have no more writes.
 fn sweep(keys: &mut HashMap<ObjectKey, Expected>, kind: (&str, &str), progress: &Progress) {
     keys.retain(|_, expected| {
         expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));

@@ -39,8 +39,8 @@ pub(super) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Checks that a TLS connection can use this pair: otherwise the run counts as failed, and the plugin runs again
-    /// soon.
+    /// Checks that a TLS connection can use the certificate and the key. If it cannot, the run of the plugin counts as
+    /// failed, and the plugin runs again soon.
     fn check(&self) -> Result<(), String> {
         let chain: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
@@ -49,7 +49,7 @@ impl ClientIdentity {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| "its key is not valid PEM")?;
         match CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()) {
             Ok(_) => Ok(()),
-            Err(rustls::Error::InconsistentKeys(_)) => Err("its certificate is not that of its key".to_owned()),
+            Err(rustls::Error::InconsistentKeys(_)) => Err("its certificate does not match its key".to_owned()),
             Err(error) => Err(format!("its certificate or key cannot be used: {error}")),
         }
     }

@@ -59,7 +59,7 @@ pub(super) struct Protocol {
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
-    /// Number of those whose users are not yet known to be authorized.
+    /// Number of running requests whose users are not authorized yet.
     unreviewed: AtomicU32,
     /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
@@ -112,7 +112,7 @@ struct RunningRequest<'a> {
 }
 
 impl<'a> RunningRequest<'a> {
-    /// Begins a request. Returns `None` if too many of the connection are unreviewed.
+    /// Begins a request. Returns `None` if the connection has too many unreviewed requests.
     fn begin(activity: &'a Activity) -> Option<Self> {
         if activity.unreviewed.fetch_add(1, Ordering::AcqRel) >= MAX_UNREVIEWED {
             activity.unreviewed.fetch_sub(1, Ordering::AcqRel);

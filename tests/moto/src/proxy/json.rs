@@ -10,7 +10,7 @@ use super::{ACCOUNT, Shared};
 use crate::fault::Effect;
 use crate::iam::{Access, Resource, Tags};
 
-/// Names the service and the action.
+/// The header that names the service and the action.
 const TARGET: &str = "x-amz-target";
 
 /// Returns the action of a call of the JSON protocol.

@@ -84,7 +84,7 @@ pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> 
     let all = targets(&moto.run(1).await?);
     let one = spec(1, &[]);
     let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-    // Otherwise the deletion of its security group takes as many listings.
+    // The deletion then reads no listings while it waits for network interfaces: they would find the target group.
     moto.proxy.keep_interfaces(0);
     let first = new_process(&moto).await?;
     settle(&moto, &*first, &one, &all).await?;
@@ -129,9 +129,9 @@ async fn ensure_after_delay(
     Ok(balancers.ensure(one, all).await?)
 }
 
-/// The Service changes back before the next process starts, whose lists lack the target group that an earlier process
-/// created last. It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is
-/// sufficient.
+/// The Service changes back before the next process starts, and that process's listings lack the target group that an
+/// earlier process created last. It deletes the target group soon after AWS lists it, before the next check for drift.
+/// If there is no such target group, the further check costs one listing.
 pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Space) -> Result<()> {
     const VISIBLE: Duration = Duration::from_secs(5);
     let moto = Moto::start(CLUSTER).await?;
@@ -175,13 +175,14 @@ pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Spa
     has_no_resources(&moto).await
 }
 
-/// The response to a creation was lost, and the Service changes so that it needs less before the retry.
+/// The response to the creation of a target group is lost, and the Service no longer needs that target group when
+/// `ensure` is called again.
 pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let one = spec(1, &[]);
     let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-    // Otherwise the deletion of its security group takes as many listings.
+    // The deletion then reads no listings while it waits for network interfaces: they would find the target group.
     moto.proxy.keep_interfaces(0);
     let process = new_process(&moto).await?;
     process.starts_empty(&one.id);

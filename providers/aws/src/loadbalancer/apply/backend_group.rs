@@ -32,7 +32,7 @@ const LISTING_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Responses in which AWS did not find the group that is to be deleted.
+    /// Number of responses that lacked the group to delete.
     missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
@@ -59,11 +59,11 @@ pub(crate) struct Listings<'a> {
 /// The result of the release of the group that all load balancers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// There is none, or others use it: nothing was changed.
+    /// There is no group, or other resources use it: nothing was changed.
     Unaffected,
-    /// AWS still uses it for deleted load balancers, or one that is not visible yet may use it.
+    /// Interfaces of deleted load balancers still use the group, or a load balancer that is not visible yet may use it.
     InUse,
-    /// It was deleted, or its rules were.
+    /// The group was deleted, or only the rules that reference it because a user references it, too.
     Done,
 }
 
@@ -206,7 +206,8 @@ impl Shared {
     /// Returns a newer listing if other Services have released shared resources since this one began, so that it may
     /// contain their load balancers.
     ///
-    /// Without it, two deletions at the same time would each find the other load balancer in use.
+    /// Without a newer listing, each of two simultaneous deletions would find the load balancer of the other Service
+    /// and keep the shared resources.
     async fn newer(&self, session: &Session, listings: Listings<'_>) -> Result<Option<Arc<Listing>>, CloudError> {
         match self.last_release.filter(|released| listings.read.begun < *released) {
             Some(released) => listings.inventory.listing_since(session, released).await.map(Some),
@@ -246,7 +247,8 @@ impl Shared {
         Ok(known.chain(listed).collect())
     }
 
-    /// Returns the listed load balancers without security groups of other Services that this process has not ensured.
+    /// Returns the listed load balancers without security groups that belong to other Services and that this process
+    /// has not reconciled.
     fn listed_sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
         // Before a takeover the uid of a listed load balancer's Service is not known.
         let same = |one: &LoadBalancerId, owner: &LoadBalancerId| {
@@ -351,7 +353,7 @@ impl Shared {
             Use::Others => return Ok(Release::Unaffected),
         }
         match self.revoke_rules_of(session, &group).await {
-            // A user references the group in rules of another group. It stays for the next load balancer.
+            // A user references the group in rules of another group, so it is kept for the next load balancer.
             Err(error) if error.kind == ErrorKind::Denied => {
                 tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
                 return Ok(Release::Done);
@@ -384,11 +386,11 @@ impl Shared {
 pub(crate) struct RangeRules<'a> {
     /// The names by which the Service's rules are found.
     pub names: &'a [String],
-    /// The nodes' groups of the cluster, which may have rules for it.
+    /// The nodes' groups of the cluster, which may have rules for the load balancer.
     pub all: &'a BTreeSet<String>,
-    /// The groups of its targets.
+    /// The groups of the load balancer's targets.
     pub nodes: &'a BTreeSet<String>,
-    /// The rules for the groups of its targets; the other groups have none.
+    /// The rules for the groups in `nodes`; the other groups have none.
     pub wanted: &'a BTreeSet<Rule>,
     /// Removes rules that are not wanted; otherwise rules are only added.
     pub remove_others: bool,

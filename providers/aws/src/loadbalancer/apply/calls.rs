@@ -111,9 +111,9 @@ async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, Targ
     Ok(health.target_health_descriptions().iter().filter_map(convert::health).collect())
 }
 
-/// Adds the details of resources that this process has just created. They are known from the calls; only the health of
-/// targets is read, if it matters (`needs_health`) and a load balancer is active. Returns false if other resources are
-/// listed.
+/// Adds the details of resources that this process has just created. The details are known from the calls; only the
+/// health of targets is read, if it matters (`needs_health`) and a load balancer is active. Returns false if other
+/// resources are listed.
 pub(crate) async fn details_of_created(
     session: &Session,
     observed: &mut ObservedStack,
@@ -246,7 +246,8 @@ impl Caller<'_> {
         elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
     }
 
-    /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
+    /// Registers targets. If AWS refuses one of them, batches are halved until the refused target is alone, so that all
+    /// others are registered.
     ///
     /// # Errors
     /// `Quota` if the target group is full; targets that fit are registered.

@@ -62,7 +62,8 @@ impl Balancers {
                 return Err(error.clone());
             }
             let ensured = self.ensure_stack(spec, work, state).await?;
-            // After a move its security group stays for as long as network interfaces use it.
+            // After a move, the security group of the Classic Load Balancer exists for as long as network interfaces
+            // use it.
             let moved = work.settings.replace_classic.is_some();
             let deleted = !moved || self.remove_classic(work.session, work.id, &listing, state).await?;
             return Ok(if deleted { ensured } else { later(ensured, PACE) });
@@ -271,9 +272,9 @@ impl Balancers {
         Ok(opened.refused)
     }
 
-    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if it alone serves
-    /// the Service, so that there are no target groups to update; and the first error, which must not prevent the
-    /// update of target groups.
+    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if no other load
+    /// balancer serves the Service, so that there are no target groups to update; and the first error, which must not
+    /// prevent the update of target groups.
     pub(super) async fn update_classic(
         &self,
         work: &Work<'_>,
@@ -301,7 +302,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
+    /// Updates the instances of a known Classic Load Balancer. Returns true if no other load balancer serves the
+    /// Service.
     async fn update_kept_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
         // The entry is missing during the update: after a failure the next call reads the load balancer again.
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };

@@ -101,7 +101,7 @@ pub(super) async fn delete_all(session: &Session, id: &LoadBalancerId) -> Result
     Ok(())
 }
 
-/// Returns the idempotency token of a creation: AWS creates one endpoint service for it, even if the request is
+/// Returns the idempotency token of a creation: AWS creates one endpoint service for each token, even if the request is
 /// repeated.
 fn token(id: &LoadBalancerId) -> String {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

@@ -27,7 +27,7 @@ use crate::loadbalancer::spec::settings::{SecurityGroups, Settings};
 use crate::loadbalancer::types::Desired;
 use crate::session::Session;
 
-/// Maximum number of plans in a row in one call: each needs ids of resources that the previous one created.
+/// Maximum number of consecutive plans in one `ensure`: each plan needs ids of resources that the previous one created.
 const ROUNDS: usize = 6;
 
 /// The progress of plans.
@@ -142,8 +142,8 @@ impl Balancers {
     /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible
     /// yet.
     ///
-    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the
-    /// other.
+    /// A creation would return that load balancer. Names are made from uids, which two clusters share if one is a copy
+    /// of the other.
     ///
     /// # Errors
     /// `Conflict` if it belongs to another owner.
@@ -266,7 +266,7 @@ impl Balancers {
             state.groups.extend(observed.balancers.iter().filter(|one| one.shared).map(|one| one.name.clone()));
         }
         if observed.is_empty() {
-            // AWS returns a resource that an earlier process has created, and that is not visible yet, as created: it may
+            // A creation returns a resource that an earlier process has created and that is not visible yet: it may
             // have other listeners, attributes and targets.
             let all_visible = self.all_visible();
             let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);

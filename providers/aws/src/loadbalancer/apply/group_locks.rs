@@ -13,8 +13,8 @@ use crate::loadbalancer::observed::misses::Misses;
 /// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
 #[derive(Debug, Default)]
 pub(super) struct Created {
-    /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last
-    /// change.
+    /// Uids of Services that may have listeners on the group's load balancer that reads do not return yet, with the
+    /// time of the last change.
     pub(super) users: BTreeMap<String, Instant>,
     /// The time at which a Service last left the group: older listings may contain its target groups.
     pub(super) last_left: Option<Instant>,

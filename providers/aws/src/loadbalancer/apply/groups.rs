@@ -30,7 +30,8 @@ use crate::loadbalancer::spec::settings::{Group, Settings};
 use crate::loadbalancer::types::{Balancer, Scheme, Tags};
 use crate::session::Session;
 
-/// Returns the scheme of the load balancer of a group that a Service uses: a group has one for each scheme.
+/// Returns the scheme of the load balancer of a group that a Service uses: a group has one load balancer for each
+/// scheme.
 fn scheme(settings: &Settings) -> Scheme {
     settings.scheme.unwrap_or(Scheme::Internal)
 }
@@ -139,7 +140,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Returns warnings about annotations that another Service of the group decides.
+    /// Returns warnings about annotations that have no effect because the group's load balancer was created for another
+    /// Service.
     pub(super) fn warn_of_group(&self, work: &Work<'_>, observed: &ObservedStack) -> Vec<String> {
         let Some(group) = &work.settings.group else { return Vec::new() };
         if observed.balancers.iter().any(|one| one.shared && one.leads) {

@@ -1,5 +1,5 @@
 //! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
-//! deletion of exactly those.
+//! deletion of leaked resources.
 //!
 //! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Resources of
 //! upstream that were not taken over do not identify their owner completely: such a resource may belong to each Service
@@ -29,7 +29,7 @@ use crate::tags::ClusterTags;
 struct Found<'a> {
     balancer: Option<&'a ObservedBalancer>,
     parts: Vec<String>,
-    /// Resources whose tags do not prove that they are this cluster's.
+    /// Number of resources whose tags do not prove that they are this cluster's.
     doubtful: usize,
 }
 
@@ -62,8 +62,8 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
 }
 
-/// Returns the nodes' security groups of this cluster alone: a rule in another may be for another cluster's load
-/// balancer.
+/// Returns the nodes' security groups that belong to this cluster alone: a rule in a group that clusters share may be
+/// for another cluster's load balancer.
 fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     let alone = |group: &&ListedGroup| {
         !session.cluster.id.is_empty() && !ownership::names_another(&group.tags, &session.cluster)

@@ -114,8 +114,8 @@ impl Balancers {
     }
 }
 
-/// Returns the pods that are a Service's targets. Pods on Fargate, with security groups of their own or with custom
-/// networking are behind other groups than their node's primary interface.
+/// Returns the pods that are a Service's targets. The interfaces of pods on Fargate, of pods with security groups of
+/// their own, and of pods with custom networking have other groups than the node's primary interface.
 fn pods(work: &Work<'_>) -> BTreeSet<PodAddress> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();

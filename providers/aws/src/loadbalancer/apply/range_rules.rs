@@ -23,8 +23,8 @@ use crate::session::Session;
 
 /// Returns the names by which a Service's rules are found, given its load balancers.
 ///
-/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster. So do its
-/// rules, even those in groups with the cluster's tag: the copy's instances may have no other groups.
+/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster. Its rules
+/// belong to that owner, too, even in groups with the cluster's tag: the copy's instances may have no other groups.
 pub(super) fn own_rule_names(
     session: &Session,
     id: &LoadBalancerId,

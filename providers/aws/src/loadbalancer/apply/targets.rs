@@ -28,7 +28,7 @@ const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 /// The result of opening the security groups of targets.
 #[derive(Debug, Default)]
 pub(super) struct Access {
-    /// A load balancer without security groups needs other rules than before.
+    /// The load balancer has no security groups, and its rules must change.
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
@@ -41,7 +41,7 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
     group.recorded = change.record_after.or(change.record_before).or(group.recorded.take());
 }
 
-/// Returns the settings that a group was made from. A listener's own group is found by its port, one for another
+/// Returns the settings that a group was made from. A listener's own group is found by its port, a group for another
 /// Service by that Service's name and port.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
@@ -246,7 +246,8 @@ impl Balancers {
     }
 }
 
-/// Returns the target groups that the desired listeners forward to. While one is exchanged for another, both count.
+/// Returns the target groups that the desired listeners forward to. While one target group is exchanged for another,
+/// both are returned.
 fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,

@@ -38,12 +38,12 @@ const UNUSED_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct UserGroups {
     known: Vec<KnownGroup>,
-    /// The addresses of the load balancers that use them.
+    /// The addresses of the load balancers that use the target groups.
     addresses: Vec<Ingress>,
     warnings: Vec<String>,
-    /// A load balancer uses each of them, and each has a healthy target or should have none.
+    /// A load balancer uses each target group, and each target group has a healthy target or should have none.
     serving: bool,
-    /// A load balancer uses each of them.
+    /// A load balancer uses each target group.
     used: bool,
 }
 

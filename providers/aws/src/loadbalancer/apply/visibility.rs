@@ -40,8 +40,8 @@ impl Balancers {
         state.settle(spec)
     }
 
-    /// Brings a Service to the desired state. A settled one is only compared with a newer listing, once that contains
-    /// everything.
+    /// Brings a Service to the desired state. If the Service is settled, only compares it with a newer listing, once
+    /// listings contain all of its resources.
     pub(super) async fn check_or_ensure(
         &self,
         spec: &LoadBalancerSpec,
@@ -62,8 +62,8 @@ impl Balancers {
         Ok(ensured)
     }
 
-    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: it
-    /// has to be repeated.
+    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: the
+    /// `ensure` has to be repeated.
     async fn check_settled(
         &self,
         spec: &LoadBalancerSpec,

@@ -281,7 +281,7 @@ fn find_backend<'a>(
     observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Returns the other Service that a group was made for, if it differs from that of `wanted`.
+/// Returns the other Service that a group was made for, if `wanted` is not for the same one.
 fn other_service<'a>(group: &'a ObservedTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
     let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
     (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
@@ -352,7 +352,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
         let balancer = balancer.to_owned();
         plan.steps.push(Step::AddCertificates { balancer, port: current.port, certificates: add });
     }
-    // The new default may be one of the additional ones; AWS removes it from those itself.
+    // The new default certificate may be one of the additional certificates; AWS then removes it from them.
     let default = wanted.certificates.first();
     let removed: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
     if !removed.is_empty() {
@@ -419,8 +419,8 @@ fn serves(desired: &Desired, observed: &ObservedStack) -> bool {
         .all(|group| observed.target_group(&group.name).is_some_and(healthy))
 }
 
-/// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
-/// deleted too.
+/// Returns the plan that deletes all of a Service's resources. Some resources may be in use for a while by other
+/// resources that are deleted, too.
 ///
 /// Resources whose adoption was interrupted before they were tagged get the Service's uid tag first: once the load
 /// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.

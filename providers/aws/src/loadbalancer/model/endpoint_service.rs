@@ -11,7 +11,7 @@ use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ObservedEndpointService {
     pub id: String,
-    /// ARNs of its load balancers.
+    /// ARNs of the load balancers that it uses.
     pub balancers: BTreeSet<String>,
     pub acceptance: bool,
     pub principals: BTreeSet<String>,

@@ -11,7 +11,7 @@ use crate::loadbalancer::types::{
     Desired, ObservedRule, Ports, Protocol, Rule, Source, Target, TargetGroup, TargetType,
 };
 
-/// The range of node ports, unless the API server has another one. The rule opens all of them to load balancers, so
+/// The range of node ports, unless the API server has another one. The rule opens the whole range to load balancers, so
 /// that it never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Maximum number of rules for each transport in one node's group.
@@ -20,7 +20,7 @@ const MAX_RULES: usize = 4;
 ///
 /// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that
 /// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
-/// their source, so those of earlier versions stay.
+/// their source, so rules with the description of an earlier version stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 
 /// Returns the ports of nodes or pods that a stack sends traffic and probes to.

@@ -1,9 +1,9 @@
-//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the
-//! IP ranges of its clients and its subnets.
+//! Rules in nodes' security groups for load balancers without security groups: each load balancer has its own rules,
+//! whose sources are the IP ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same
-//! rule share one, which names the first of them. The rule is handed over to the other load balancer before its owner
-//! would revoke it.
+//! rule share one rule, which names the first load balancer. Instead of revoking it, the first load balancer's Service
+//! hands it over to the other load balancer.
 
 use std::collections::BTreeSet;
 

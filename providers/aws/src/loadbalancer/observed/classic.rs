@@ -37,12 +37,12 @@ pub(crate) struct Classic {
 }
 
 impl Classic {
-    /// Returns the time at which it was replaced, in seconds since 1970.
+    /// Returns the time at which the load balancer was replaced, in seconds since 1970.
     pub(crate) fn replaced(&self) -> Option<u64> {
         self.tags.get(REPLACED)?.parse().ok()
     }
 
-    /// Returns the ports of nodes that it sends traffic and health checks to.
+    /// Returns the ports of nodes that the load balancer sends traffic and health checks to.
     pub(crate) fn ports(&self) -> Ports {
         self.listeners.values().copied().chain(self.health_port).map(|port| ("tcp", port)).collect()
     }
@@ -58,7 +58,7 @@ pub(crate) enum Found {
 }
 
 /// Finds the Classic Load Balancer of a Service. Its name contains the Service's uid, which is the same in a restored
-/// cluster, so its tags decide about its owner.
+/// cluster, so its owner is determined by its tags.
 pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found, CloudError> {
     let Some(classic) = find_by_name(session, &id.default_name()).await? else { return Ok(Found::Absent) };
     Ok(match ownership::evidence(&classic.tags, &session.cluster, id) {
@@ -86,7 +86,7 @@ pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option
 pub(crate) struct ClassicNames(tokio::sync::Mutex<Option<(Instant, BTreeSet<String>)>>);
 
 impl ClassicNames {
-    /// Returns true if there is one with this name, from a read that began no earlier than `since`.
+    /// Returns true if a Classic Load Balancer has this name, according to a read that began no earlier than `since`.
     pub(crate) async fn contain(&self, session: &Session, name: &str, since: Instant) -> Result<bool, CloudError> {
         let mut last = self.0.lock().await;
         if let Some((_, names)) = last.as_ref().filter(|(begun, _)| *begun >= since) {

@@ -41,7 +41,7 @@ pub(crate) struct ListedGroup {
 }
 
 impl ListedGroup {
-    /// Converts it to a Service's own group, whose rules are not known yet.
+    /// Converts the group to a Service's own group, whose rules are not known yet.
     pub(in crate::loadbalancer) fn observed(&self) -> ObservedSecurityGroup {
         let Self { id, name, tags } = self.clone();
         ObservedSecurityGroup { id, name, tags, rules: Vec::new() }
@@ -83,7 +83,7 @@ impl CachedTags {
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
     pub balancers: Vec<ObservedBalancer>,
-    /// Each with the ARNs of the load balancers that use it.
+    /// The target groups, each with the ARNs of the load balancers that use it.
     pub target_groups: Vec<(ObservedTargetGroup, Vec<String>)>,
     pub security_groups: Vec<ListedGroup>,
 }
@@ -178,7 +178,8 @@ impl Inventory {
         self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });
     }
 
-    /// Drops the cached tags of all these resources if any are older than `age` or not cached. Returns true if it did.
+    /// Drops the cached tags of all these resources if tags of any are older than `age` or not cached. Returns true if
+    /// tags were dropped.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
@@ -380,7 +381,7 @@ impl Listing {
         tags.into_iter().any(|tags| ownership::group(tags, cluster).is_some())
     }
 
-    /// Returns the security groups of instances: those with the cluster's tag that are not load balancers'.
+    /// Returns the security groups of instances: they have the cluster's tag, and are not made for a load balancer.
     pub(crate) fn tagged_groups(&self, session: &Session) -> Vec<&ListedGroup> {
         let key = session.cluster.key();
         let balancers = |tags: &Tags| {

@@ -72,7 +72,7 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
-    /// Returns the instances with these ids, with one call for those that are not cached.
+    /// Returns the instances with these ids. Reads all that are not cached in one call.
     pub(crate) async fn by_id(
         &self,
         session: &Session,

@@ -84,7 +84,7 @@ fn part(group: &Value) -> Result<Part, String> {
     }
 }
 
-/// Parses a weight; 1 if it may be omitted and is, as in AWS.
+/// Parses a weight. If it is missing and `optional`, it is 1, as in AWS.
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),

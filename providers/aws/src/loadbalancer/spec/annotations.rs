@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load
+/// Returns the kind of targets and the settings of a Service; no settings if another controller creates its load
 /// balancer.
 ///
 /// # Errors

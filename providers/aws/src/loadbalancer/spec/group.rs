@@ -25,8 +25,8 @@ const ALONE: [&str; 9] = [
     "security-groups",
 ];
 
-/// Annotations about a load balancer itself. They have no effect on other Services than the one for which the load
-/// balancer is created.
+/// Annotations about a load balancer itself. They have an effect only on the Service for which the load balancer is
+/// created.
 const OF_BALANCER: [&str; 11] = [
     "access-log-enabled",
     "attributes",

@@ -163,7 +163,7 @@ fn protocols(
     if wants_quic && plain == Protocol::Udp {
         return (Protocol::Quic, Protocol::Quic);
     }
-    // The name or number may be that of the UDP port with the same number.
+    // The annotation may name the UDP port with the same number, by name or number.
     if wants_quic && !has_udp_port(spec, port) {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }

@@ -53,9 +53,10 @@ pub(crate) enum Families {
 pub(crate) enum SecurityGroups {
     /// None.
     Off,
-    /// One that is created for the Service, with its rules, and the shared one that rules of nodes reference.
+    /// A security group that is created for the Service, with its rules, and the shared security group that the nodes'
+    /// rules reference.
     Own,
-    /// These, by id or by the tag `Name`.
+    /// The listed security groups, by id or by the tag `Name`.
     Named(Vec<String>),
 }
 
@@ -86,7 +87,7 @@ pub(crate) enum Other {
 pub(crate) struct Backend {
     pub service: String,
     pub port: u16,
-    /// Its targets are reached by IPv6.
+    /// The targets are reached by IPv6.
     pub ipv6: bool,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Backend {
 pub(crate) struct Alb {
     /// Its name or ARN, as in the annotation.
     pub name: String,
-    /// Empty until it was found.
+    /// Empty until the load balancer was found.
     pub arn: String,
     /// An annotation sets the protocol of health checks; otherwise it is the protocol of the Application Load
     /// Balancer's listener.
@@ -173,7 +174,7 @@ pub(crate) struct Settings {
     pub max_targets: Option<usize>,
     /// Labels that nodes must have; as in cloud-provider-aws, an empty value means any.
     pub node_labels: Vec<(String, String)>,
-    /// Target groups that other clusters register in too.
+    /// Other clusters register targets in the target groups, too.
     pub shared_groups: bool,
     /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
     pub existing: Option<String>,
@@ -186,7 +187,8 @@ pub(crate) struct Settings {
     /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
     /// this time.
     pub replace_classic: Option<Duration>,
-    /// Values that only a Classic Load Balancer can have: an error, unless one serves the Service.
+    /// The error about values that only a Classic Load Balancer can have. It counts unless a Classic Load Balancer
+    /// serves the Service.
     pub classic_only: Option<CloudError>,
     pub warnings: Vec<String>,
 }

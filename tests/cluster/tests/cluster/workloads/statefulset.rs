@@ -45,7 +45,7 @@ async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>>
     Ok(pods.iter().filter_map(version).collect())
 }
 
-/// Waits until all pods exist, are ready and of this version, and the status is that of a complete update.
+/// Waits until all pods exist, are ready and have this version, and the status reports a complete update.
 pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> Result<StatefulSet> {
     eventually(format!("{name} has {replicas} pods of version {version}"), || async {
         let set: StatefulSet = space.get(name).await?;
