@@ -51,8 +51,9 @@ struct Level {
     last_slot: Instant,
 }
 
-/// A caller in the list. Each holds a slot, the time of one future token. When the slot of a caller arrives, the token
-/// goes to the caller whose turn it is, and the two exchange their slots: there are always as many slots as callers.
+/// A waiting caller in the list. Each caller holds a slot, the time of one future token. When the slot of a caller
+/// arrives, the token goes to the caller whose turn it is, and the two exchange their slots: there are always as many
+/// slots as callers.
 #[derive(Debug)]
 struct Waiter {
     slot: Instant,

@@ -241,7 +241,7 @@ impl Streams {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // No stream before the server has stated its limit.
+            // No stream is opened before the server has stated its limit.
             .initial_max_send_streams(0)
             .handshake(stream)
             .await?;
@@ -361,7 +361,7 @@ impl Service<Uri> for Http1Connector {
 
     fn call(&mut self, server: Uri) -> Self::Future {
         match lock(&self.found).take() {
-            // A server may have closed an older one.
+            // The server may have closed an older connection.
             Some((stream, at)) if at.elapsed() < USABLE_FOR => Box::pin(std::future::ready(Ok(stream))),
             _ => {
                 // A socket belongs to the runtime on which it was opened.

@@ -38,8 +38,9 @@ const CLOSE_DELAY: Duration = Duration::from_millis(100);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set. Upstream: apiserver, SecureServingInfo.Serve.
 const DEFAULT_MAX_STREAMS: u32 = 100;
-/// Maximum number of requests of one connection whose users are being authenticated and authorized. Further ones are
-/// refused: their heads stay in memory while a review waits, and no client needs more before its first response.
+/// Maximum number of requests of one connection whose users are being authenticated and authorized. Further requests
+/// are refused: their heads stay in memory while a review waits, and no client needs more requests before its first
+/// response.
 const MAX_UNREVIEWED: u32 = 8;
 /// Maximum unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is
 /// a number.

@@ -80,7 +80,7 @@ pub(super) struct Page {
 }
 
 impl Health {
-    /// Creates the checks of all pages, in their order, and those of `/readyz` only.
+    /// Creates the pages from the checks of all pages, in their order, and the checks of `/readyz` only.
     #[must_use]
     pub fn new(checks: Vec<Check>, ready_only: Vec<Check>) -> Self {
         Self { checks, ready_only, record: Mutex::default() }

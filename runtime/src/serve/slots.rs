@@ -1,9 +1,9 @@
 //! Connection slots. If all slots are taken, a new connection evicts one that serves no authorized request.
 //!
-//! Otherwise a few hundred connections, which need no credentials, would block the kubelet's probes until the kubelet
-//! restarts the manager: idle ones, and those whose requests wait for the review of invented tokens. The network with
-//! the most connections loses its oldest, so that a client that opens thousands of them evicts only its own. Upstream
-//! has no limit of connections.
+//! Without evictions, a few hundred connections without credentials would block the kubelet's probes until the kubelet
+//! restarts the manager: idle connections, and connections whose requests wait for the review of invented tokens. The
+//! oldest connection of the network with the most connections is evicted, so that a client that opens thousands of
+//! connections evicts only its own. Upstream has no limit of connections.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

@@ -18,7 +18,8 @@ use crate::xml::Element;
 struct Interface {
     description: String,
     groups: Vec<String>,
-    /// Number of calls until it is deleted, once its load balancer is; `None`: the load balancer exists.
+    /// Number of calls until the interfaces are deleted, after their load balancer was deleted; `None`: the load
+    /// balancer exists.
     remaining_calls: Option<u64>,
 }
 

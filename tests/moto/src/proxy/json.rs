@@ -1,4 +1,4 @@
-//! Calls of AWS's JSON protocol: those of ACM, which only reads.
+//! Calls of AWS's JSON protocol: the reads of ACM.
 
 use anyhow::{Context as _, Result, anyhow};
 use bytes::Bytes;

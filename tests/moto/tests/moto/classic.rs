@@ -294,7 +294,7 @@ pub async fn classic_load_balancers_are_listed_while_another_is_deleted(_: Space
         create_classic(&moto, &untyped(number, &[]).id, CLUSTER, &instances[0]).await?;
     }
     let gone = Effect::refused("LoadBalancerNotFound", "There is no ACTIVE Load Balancer named 'gone'");
-    // The call for all of them, and then the one for the deleted load balancer alone.
+    // The fault applies to the call for all load balancers, and to the call for the deleted load balancer alone.
     moto.proxy.arm(Fault { times: Some(2), ..Fault::first("DescribeTags", gone) });
     let owned = new_process(&moto).await?.list_owned().await?;
     ensure!(owned.len() == 2, "{owned:?}");

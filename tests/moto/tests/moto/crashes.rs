@@ -78,7 +78,7 @@ pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Res
 }
 
 /// The Service has fewer ports when the next process brings it to its desired state, and is deleted immediately after
-/// that. Before the deletion, no list that the next process reads contains the target group that is no longer needed.
+/// that. Before the deletion, the listings of the next process lack the target group that is no longer needed.
 pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -222,8 +222,8 @@ pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_i
     has_no_resources(&moto).await
 }
 
-/// The Service changes before the next process starts; AWS responds to its creation of a resource with the one that the
-/// earlier process created.
+/// The Service changes before the next process starts; AWS responds to a creation by the next process with the resource
+/// that the earlier process created.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
