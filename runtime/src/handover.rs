@@ -141,8 +141,8 @@ impl Handover {
 
     /// Returns true if the store is up to date for all children that were missing in the last comparison.
     ///
-    /// If it is not after [`RECHECK_DELAY`], the children are compared again: returns true, and [`Handover::is_due`] is
-    /// true, too.
+    /// If the store is still not up to date after [`RECHECK_DELAY`], the children are compared again: returns true, and
+    /// [`Handover::is_due`] is true, too.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };

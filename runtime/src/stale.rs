@@ -28,9 +28,9 @@ pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
     });
 }
 
-/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete anything
-/// in a namespace: a record of that namespace or of a cluster-scoped object. If the namespace is empty, for the deletion of a
-/// cluster-scoped object, it may be any record.
+/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete
+/// anything in a namespace: a record of that namespace or of a cluster-scoped object. For the deletion of a
+/// cluster-scoped object, whose namespace is empty, any record counts.
 pub(crate) fn obstacle(namespace: &str) -> Option<String> {
     let find = |read: &Records| match namespace {
         "" => read.values().next().cloned(),

@@ -214,7 +214,8 @@ impl Collector for Events {
     }
 }
 
-/// `kubernetes_build_info`: the version of Kubernetes that the process implements, and its own.
+/// `kubernetes_build_info`: the version of Kubernetes that the process implements, and the version of the process
+/// itself.
 #[derive(Debug)]
 pub struct BuildInfo {
     /// The full version, such as `v1.37.0`.

@@ -1,7 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or
-//! a webhook that refused a write may allow it hours later, without a change of the object. One that panics is counted
+//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or a webhook
+//! that refused a write may allow it hours later, without a change of the object. A reconcile that panics is counted
 //! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no
 //! sooner.
 

@@ -204,7 +204,7 @@ impl Gate {
     }
 }
 
-/// A process: leads, loses and retries until its exit is requested, then releases.
+/// A process that acquires the lease, loses it and retries until its exit is requested, then releases it.
 pub(super) struct Process {
     pub(super) fence: Fence,
     pub(super) gate: Arc<Gate>,

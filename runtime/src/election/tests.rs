@@ -171,7 +171,7 @@ async fn standby_that_never_led_sends_no_request_when_it_releases() {
         () = standby.acquire() => panic!("the lease is held"),
         () = sleep(SECOND * 5) => {}
     }
-    // An unreachable API server would keep it until the renew deadline.
+    // If a request were sent, the unreachable API server would delay the release until the renew deadline.
     server.fail_next(FaultKind::RequestLost, 100);
     let start = Instant::now();
     assert!(standby.release().await);

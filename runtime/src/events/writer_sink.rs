@@ -18,7 +18,7 @@ impl EventSink for Writer {
 
 /// Classifies an error: a response is final (`recordEvent`) unless it requests a later retry.
 ///
-/// A 429 that requests none is final, too: EventRateLimit refuses the events of one namespace this way, and events of
+/// A 429 without Retry-After is final, too: EventRateLimit refuses the events of one namespace this way, and events of
 /// other namespaces must not wait for these.
 fn classify(error: WriteError) -> SinkError {
     let delay = error.retry_after();

@@ -124,7 +124,7 @@ mod tests {
                               application/openmetrics-text;version=0.0.1;q=0.4,\
                               text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
 
-    /// Its header without native histograms.
+    /// The header of Prometheus 3 without native histograms.
     const CLASSIC: &str = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                            text/plain;version=0.0.4;q=0.4,*/*;q=0.1";
 

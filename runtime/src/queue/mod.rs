@@ -153,8 +153,8 @@ pub struct Queue<K> {
 }
 
 impl<K: QueueKey> Queue<K> {
-    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several of them for the same
-    /// cache and version add the key only once.
+    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several such callbacks for the
+    /// same cache and version add the key only once.
     pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
         K: 'static,

@@ -125,8 +125,8 @@ impl<K: QueueKey> State<K> {
         }
     }
 
-    /// Removes the delayed runs that an earlier run of the same key replaced, if they are the majority. Some would
-    /// remain for a month: a key with a distant deadline gets a new one after each run.
+    /// Removes the delayed runs that an earlier run of the same key replaced, if they are the majority. Without this,
+    /// some would remain for a month: a key with a distant deadline gets a new delayed run after each run.
     pub(super) fn sweep_delayed(&mut self) {
         if self.delayed.len() > KEPT_CAPACITY.max(2 * self.items.len()) {
             let items = &self.items;

@@ -57,7 +57,7 @@ pub enum RunError {
     /// The HTTPS port cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Another process leads, or may: this one must exit immediately.
+    /// Another process leads, or may lead: this process must exit immediately.
     #[error("the lease was lost: {0}")]
     LeaseLost(crate::election::Lost),
     /// A defect ended a watch: its store is out of date, and the process must exit.

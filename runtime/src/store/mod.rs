@@ -26,8 +26,8 @@ use indexed::Indexed;
 pub use progress::Progress;
 use undecodable::Undecodable;
 
-/// A declared way to look up records other than by name: `keys` yields the hash of each value under which a record is
-/// found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
+/// A way to look up records by other values than their names: `keys` yields the hash of each value under which a record
+/// is found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
 #[derive(Debug)]
 pub struct Index<K: 'static> {
     /// Unique among the kind's indexes.
@@ -224,18 +224,19 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
-    /// deleted because something is missing here.
+    /// deleted because an object is missing in this store.
     pub fn undecodable(&self) -> usize {
         self.undecodable.len()
     }
 
-    /// Returns the number of those objects in a namespace. Decisions in other namespaces do not depend on them.
+    /// Returns the number of undecodable objects in a namespace. Decisions in other namespaces do not depend on them.
     pub fn undecodable_in(&self, namespace: &str) -> usize {
         self.undecodable.count(|key| *key.namespace == *namespace)
     }
 
     /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
-    /// decoded. The Writer refuses deletions in its namespace by a reconcile that has read it.
+    /// decoded. A reconcile that has read such a record cannot delete anything in the record's namespace: the Writer
+    /// refuses.
     pub fn is_stale(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }

@@ -1,8 +1,8 @@
 //! The loop that keeps one store equal to the API server.
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
-//! failed or silent watch continues from the last version. Only if the server no longer has that version is the kind
-//! relisted, in its newest state: the store never returns to an older one. After every irregular end of a watch the
+//! failed or silent watch continues from the last version. If the server no longer has that version, the kind is
+//! relisted in its newest state: the store never returns to an older state. After every irregular end of a watch the
 //! loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
 //! relists.
 
@@ -38,7 +38,7 @@ use crate::text::shortened;
 /// Duration up to which the end of a watch is irregular, so that it must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Slightly less than the minimum duration that is requested for a watch. If one ends sooner, its server may have
+/// Slightly less than the minimum duration that is requested for a watch. If a watch ends sooner, its server may have
 /// failed and lost state.
 const REGULAR_WATCH: Duration = Duration::from_secs(295);
 
@@ -57,8 +57,8 @@ const MAX_KEY_BYTES: usize = 512;
 
 /// Keeps one store up to date until it is dropped.
 ///
-/// There is one for each kind, and most of the time it waits for the next event of its watch. The futures of requests
-/// are several times larger than that wait, and are therefore on the heap only while they run.
+/// There is one reflector for each kind, which waits for the next event of its watch most of the time. The futures of
+/// requests are several times larger than the future of that wait, and are therefore on the heap only while they run.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,
     pub scope: Scope,
@@ -457,7 +457,7 @@ impl<K: Kind> Reflector<K> {
 struct LogLimit {
     /// The start of the current minute.
     since: Instant,
-    /// Lines that were logged in it.
+    /// Lines that were logged in the current minute.
     lines: u32,
 }
 

@@ -175,10 +175,10 @@ struct KeyState {
     waiting_for_cache: Option<String>,
 }
 
-/// A worker that takes longer than this for one key is reported.
+/// Seconds after which a worker that is busy with one key is reported.
 const LONG_WORK_SECONDS: f64 = 10.0;
 
-/// Returns the reasons why an object waits. Pure.
+/// Returns the reasons why an object waits. A pure function.
 fn waits(facts: &Facts<'_>) -> Vec<Wait> {
     let mut waits = Vec::new();
     let mut wait = |what, by: &str, text: String| waits.push(Wait { what, text, by: by.to_owned() });
