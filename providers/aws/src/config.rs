@@ -10,7 +10,7 @@ use providers::{BuildContext, ConfigError};
 pub struct Config {
     /// The region; empty: the region in the instance's metadata.
     pub region: String,
-    /// The VPC. With it and `subnet_id` or `role_arn` the process need not run in AWS.
+    /// The VPC. If it is set, and also `subnet_id` or `role_arn`, the process need not run in AWS.
     pub vpc: String,
     /// A subnet of the cluster, for a process that does not run in AWS.
     pub subnet_id: String,
@@ -34,7 +34,7 @@ pub struct Config {
     pub topology_types: String,
     /// The mode of security groups is `Managed`. It has no effect: new load balancers always have a security group.
     pub managed_security_group: bool,
-    /// Endpoints that are not AWS's own.
+    /// Endpoints that replace AWS's own.
     pub overrides: Vec<Override>,
     /// The namespaces whose Services may share a load balancer, by the name of the group.
     pub groups: BTreeMap<String, BTreeSet<String>>,
@@ -64,12 +64,12 @@ impl Default for Probe {
     }
 }
 
-/// A service's endpoint that is not AWS's own.
+/// A service's endpoint that replaces AWS's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Override {
     /// The SDK's id of the service, such as `EC2` or `Elastic Load Balancing v2`, in any case.
     pub service: String,
-    /// The region that it is for.
+    /// The region that the endpoint is for.
     pub region: String,
     /// The endpoint.
     pub url: String,
@@ -297,7 +297,7 @@ impl Reading<'_> {
         if change.signing_region.is_empty() {
             return missing("SigningRegion", "name the region to sign for, most often that of Region");
         }
-        // Upstream accepts any service, such as KMS, which it does not call either. Upstream: cloud-provider-aws,
+        // Upstream accepts any service, such as KMS, although it calls only some. Upstream: cloud-provider-aws,
         // ValidateOverrides.
         let Some(known) = SERVICES.into_iter().find(|known| known.eq_ignore_ascii_case(&change.service)) else {
             let near = nearest(&change.service, &SERVICES).map(|near| format!("; did you mean {near}?"));

@@ -106,7 +106,7 @@ async fn call(
             let request = session.api.ec2.create_tags().set_resources(ids).set_tags(Some(tags)).send();
             session.api.change(Class::Ec2Change, "CreateTags", request).await.map(drop)
         }
-        // Without values: tags are removed regardless of their current values.
+        // The request has no values: tags are removed regardless of their current values.
         TagChange::Remove => {
             let tags = tags.keys().map(|key| Tag::builder().key(key).build()).collect();
             let request = session.api.ec2.delete_tags().set_resources(ids).set_tags(Some(tags)).send();

@@ -135,7 +135,7 @@ fn well_formed(id: &str) -> bool {
     id.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Returns the states of all instances found, and `Unknown` for each one of a failed batch.
+/// Returns the states of all instances that were found, and `Unknown` for each instance of a failed batch.
 async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     let addresses: Vec<IpAddr> = wanted
         .iter()
@@ -154,7 +154,7 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     instances.chain(interfaces.into_iter().flatten()).collect()
 }
 
-/// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.
+/// Returns the EC2 instances among `wanted`, and an error for each instance of a failed call; all others do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
     let mut ids = Vec::new();
     let mut names = Vec::new();
@@ -213,8 +213,8 @@ fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filte
     vec![names, filter("instance-state-name", existing.to_vec()), own]
 }
 
-/// Returns the instance of each name, or an error for a name of several instances: a provider ID is never changed
-/// later.
+/// Returns the instance of each name, or an error for a name of several instances: a wrong provider ID would never be
+/// corrected.
 fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
     let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
     // The filter compares keys only, so it also returns instances with the legacy tag of another cluster.
@@ -277,7 +277,8 @@ async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
     found
 }
 
-/// The filters for interfaces of Fargate nodes. One that is no longer attached belongs to a node that has ended.
+/// The filters for interfaces of Fargate nodes. An interface that is no longer attached belongs to a node that has
+/// ended.
 fn interface_filters(name: &str, addresses: Vec<String>, vpc: &str) -> Vec<Filter> {
     let attached = filter("attachment.status", vec!["attached".to_owned()]);
     vec![filter(name, addresses), filter("vpc-id", vec![vpc.to_owned()]), attached]

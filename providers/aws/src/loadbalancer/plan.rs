@@ -80,7 +80,7 @@ pub(crate) enum Step {
     DeleteTargetGroup {
         arn: String,
     },
-    /// With its default certificate only; `forwards` are target groups' names and weights.
+    /// The listener has its default certificate only; `forwards` are target groups' names and weights.
     CreateListener {
         balancer: String,
         listener: Box<Listener>,
@@ -135,7 +135,8 @@ impl Step {
         }
     }
 
-    /// Returns true if AWS may refuse the step for a while, until other resources that use this one are deleted too.
+    /// Returns true if AWS may refuse the step for a while, until other resources that use the resource are deleted,
+    /// too.
     pub(crate) fn waits_for_others(&self) -> bool {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }

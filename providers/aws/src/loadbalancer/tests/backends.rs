@@ -211,7 +211,7 @@ fn all_traffic_moves_once_a_target_is_healthy() {
     account.time_passes();
     let plan = account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert_eq!((plan.again, weights(&account)), (None, vec![0, 1]));
-    // Back to the Service's own group: it serves immediately, although it is still being probed.
+    // Traffic returns to the Service's own group, which serves immediately, although it is still being probed.
     account.settle(&spec(&[]), &targets);
     // Traffic moves immediately to and from the group of a Service without targets.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));

@@ -100,7 +100,7 @@ fn target_group_is_replaced_once_the_new_one_is_healthy() {
     assert_eq!(account.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = account.observed.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "traffic moved too early");
-    // Nothing is repeated while it waits.
+    // Nothing is repeated while the plan waits.
     let waiting = account.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
     account.time_passes();
