@@ -76,7 +76,7 @@ pub struct RealCluster {
 /// The running controller manager.
 struct CurrentManager {
     program: ManagerProgram,
-    /// It is being replaced: its end is not a failure of the cluster.
+    /// The manager is being replaced: its end is not a failure of the cluster.
     is_replaced: bool,
     copies: Copies,
 }

@@ -1,4 +1,4 @@
-//! The desired node, given its instance. Pure.
+//! The desired node, given its instance. Pure functions.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -119,8 +119,8 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of them
-/// once.
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of
+/// targets once.
 fn follow<'a>(rest: &'a Wanted, state: &LoadBalancerState) -> Action<'a> {
     let differ = |targets: &&Targets| {
         state.last_targets.as_ref().is_none_or(|last| !same_targets(rest.targeting, last, targets))

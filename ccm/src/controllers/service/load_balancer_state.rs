@@ -72,14 +72,14 @@ pub struct EnsuredLoadBalancer {
 pub enum Announced {
     /// A load balancer is created or changed according to this request.
     Ensuring(Arc<LoadBalancerSpec>),
-    /// It is deleted.
+    /// The load balancer is deleted.
     Deleting,
 }
 
 /// The pause after a failure.
 #[derive(Debug, Clone)]
 pub struct Pause {
-    /// Its end; `None`: it ends when the request changes.
+    /// The end of the pause; `None`: the pause ends when the request changes.
     pub until: Option<Instant>,
     /// The request that failed; `None`: a deletion.
     pub request: Option<Arc<LoadBalancerSpec>>,
@@ -188,7 +188,7 @@ impl LoadBalancerStates {
         std::iter::once(key).chain(referring).filter(has_endpoints).cloned().collect()
     }
 
-    /// Returns the Services whose load balancers send traffic to this one too, or would if it existed.
+    /// Returns the Services whose load balancers also send traffic to this Service, or would if it existed.
     pub fn referring(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         self.lock().referring.get(key).into_iter().flatten().cloned().collect()
     }

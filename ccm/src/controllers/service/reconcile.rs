@@ -189,8 +189,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Request::Invalid { error, last: None, rest }
     }
 
-    /// Records the kind of targets. Their changes may already matter while a call is held back; they only requeue the
-    /// Service.
+    /// Records the kind of targets. From then on, changes of such targets requeue the Service, even while a call is
+    /// held back.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {
             state.targeting = Some(targeting);
@@ -296,14 +296,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let same_nodes = names(&from.targets).eq(names(targets));
                 state.ensured = Some(EnsuredLoadBalancer { targets: targets.clone(), ..from });
                 state.clear_failures();
-                // Labels and addresses of nodes change often; hosts are new only if other nodes are. Pods change too
-                // often for an event each.
+                // There is no event for changed labels and addresses of nodes, or for changed pods: these change too
+                // often.
                 if wanted.targeting == Targeting::Nodes && !same_nodes {
                     self.announce_hosts(subject, targets);
                 }
                 None
             }
-            // Another client deleted it; the next action creates it again.
+            // Another client deleted the load balancer; the next action creates it again.
             Err(error) if error.is_not_found() => None,
             Err(error) => Some(self.record_failed_update(subject, wanted, state, (&targets.nodes, &error))),
         }
@@ -439,7 +439,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced.
-    /// If the write fails, its retry records it.
+    /// If the write fails, its retry records the end.
     async fn publish_ensured(
         &self,
         subject: &Subject<'_>,

@@ -82,7 +82,7 @@ impl Trial {
         self.failure_in(&env::temp_dir())
     }
 
-    /// Tries it with a temporary folder in `parent`.
+    /// Runs the trial with a temporary folder in `parent`.
     fn failure_in(&self, parent: &Path) -> Option<String> {
         let folder = match tempfile::Builder::new().prefix("cluster-trial-").tempdir_in(parent) {
             Ok(folder) => folder,

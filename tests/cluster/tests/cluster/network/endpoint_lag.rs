@@ -13,7 +13,7 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::time::timeout;
 
-/// Number of pods of the Service. An earlier version delayed changes in proportion to it.
+/// Number of pods of the Service. The lag must not grow with it.
 const PODS: usize = 60;
 
 /// Changes that arrive one by one.

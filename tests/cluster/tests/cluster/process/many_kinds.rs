@@ -40,7 +40,7 @@ const STREAMS: usize = 100;
 /// Maximum number of connections for other purposes: short requests of each identity, the Lease, and long lists.
 const OTHER_CONNECTIONS: usize = 6;
 
-/// Maximum ratio of a rollout's duration to that without custom kinds; [`ROLLOUT_SLACK`] is added.
+/// Maximum ratio of a rollout's duration to the duration without custom kinds; [`ROLLOUT_SLACK`] is added.
 const ROLLOUT_FACTOR: u32 = 3;
 const ROLLOUT_SLACK: Duration = Duration::from_secs(5);
 

@@ -35,7 +35,7 @@ pub struct Scenario {
     pub writes: usize,
 }
 
-/// The last scenario leaves nodes behind, for which the first one would have work.
+/// The scenarios, in order: the last one leaves nodes behind, for which the manager of the first one would have work.
 const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "ttl",

@@ -28,7 +28,7 @@ const TENANT: &str = "mallory";
 const SECRET: &str = "correct-horse-battery-staple";
 /// Pods of the other namespace's Deployment.
 const REPLICAS: i32 = 6;
-/// Maximum ratio of a rollout's duration to that without the tenant; [`SLACK`] is added.
+/// Maximum ratio of a rollout's duration to the duration without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
 /// Number of times that a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
@@ -87,8 +87,8 @@ impl Stage {
         self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
-    /// Like [`Stage::roll_other`], with another limit. For each wait of a rollout for new pods, it is extended by the
-    /// time that a pod without a controller needs in the meantime.
+    /// Like [`Stage::roll_other`], with another limit. For each wait of a rollout for new pods, the limit is extended
+    /// by the time that a pod without a controller needs in the meantime.
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let rolled = async { roll_out(&self.other, version).await.map(drop) };
@@ -362,7 +362,8 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     stage.manager.stop(&stage.bed.cluster).await
 }
 
-/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of all of that.
+/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of the creation and the
+/// rollouts.
 struct AmongHostileObjects {
     usual: Duration,
     slowest: Duration,

@@ -489,7 +489,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Writes the template of a pod that wipes host-path volumes and behaves like this. Returns its path, and the flag.
+/// Writes the template of a pod that wipes host-path volumes, with this behaviour. Returns its path, and the flag.
 fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
     let path = format!("/tmp/{}-{behaviour}-recycler.yaml", space.namespace);
     let template = format!(

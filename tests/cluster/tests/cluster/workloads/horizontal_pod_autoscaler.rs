@@ -42,7 +42,7 @@ async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStat
     space.get::<HorizontalPodAutoscaler>(name).await?.status.context("no status")
 }
 
-/// `<status> <reason>` of a condition.
+/// Returns `<status> <reason>` of a condition.
 fn condition_text(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
     let conditions = status.conditions.iter().flatten();
     let found = conditions.into_iter().find(|condition| condition.type_ == kind);

@@ -115,7 +115,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Returns a Job of this parent that has to create its PodGroup, because the parent delegates that to it.
+/// Returns a Job of this parent that has to create its PodGroup, because the parent delegates the creation to the Job.
 fn delegated(space: &Space, name: &str, parent: &CronJob) -> Value {
     let owner = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "name": parent.metadata.name, "uid": parent.metadata.uid,
@@ -241,7 +241,7 @@ pub async fn jobs_have_no_pods_while_their_groups_are_refused(_: Space) -> Resul
         bed.cluster.kubectl_with_input(&["create", "-f", "-"], &gang.to_string())?;
     }
     // The delays double from one second, and changes of labels are coalesced over one second: from the third attempt
-    // on, a Job is reconciled before its next one.
+    // on, a Job is reconciled before its next attempt.
     let jobs = ["gang", "suspended"];
     wait_for_their_groups(&space, &jobs, &faults, 4).await?;
     manager.crash().await;
