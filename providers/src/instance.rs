@@ -22,7 +22,7 @@ pub struct InstanceRef {
     /// temporarily reports no address returns these.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).
+    /// The Node's annotations that the provider reads, as given (see [`InstanceFeatures::annotations`]).
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }

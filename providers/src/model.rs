@@ -171,7 +171,7 @@ pub struct LoadBalancerSpec {
     pub id: LoadBalancerId,
     /// `spec.loadBalancerClass`; `Some("")` is set, and not the same as `None`.
     pub class: Option<String>,
-    /// The Service's annotations, as given, of those that the provider reads (see `Features::annotations`).
+    /// The Service's annotations that the provider reads, as given (see `Features::annotations`).
     pub annotations: BTreeMap<String, String>,
     /// The Service's labels, as given.
     pub labels: BTreeMap<String, String>,

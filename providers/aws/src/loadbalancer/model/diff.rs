@@ -244,14 +244,14 @@ pub(crate) fn targets(
     )
 }
 
-/// Returns true if a group can be used as the wanted one.
+/// Returns true if an existing group can be used as the wanted group.
 fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
     let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
     let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
     kind && port && group.ipv6 == wanted.ipv6
 }
 
-/// Returns the group with the wanted name; else the one that the listener uses, if it can be used as the wanted one.
+/// Returns the group with the wanted name; else the group that the listener uses, if it fits.
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&ObservedListener>,
@@ -266,7 +266,7 @@ fn find_group<'a>(
     observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Returns the group with the wanted name; else one that a listener uses and that is the same part of the Service's
+/// Returns the group with the wanted name; else a group that a listener uses, if it is the same part of the Service's
 /// stack.
 fn find_backend<'a>(
     wanted: &TargetGroup,
@@ -360,8 +360,8 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
     }
 }
 
-/// Deletes listeners that are not desired, then the target groups, load balancers and security groups that are no
-/// longer needed.
+/// Adds the steps that delete undesired listeners, then the target groups, load balancers and security groups that are
+/// no longer needed.
 fn remove(
     desired: &Desired,
     current: Option<&ObservedBalancer>,
@@ -383,7 +383,7 @@ fn remove(
     if leaves && current.is_some_and(|current| current.shared) && !serves(desired, observed) {
         plan.wait(PACE);
     }
-    // Clients that still use the old name are served until the new one works.
+    // Clients that still use the old load balancer's name are served until the new load balancer works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
         plan.steps.extend(observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));

@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups for all load balancers with the shared group: a few, however many Services
-//! exist.
+//! Rules in the nodes' security groups for all load balancers with the shared group. Their number does not grow with
+//! the number of Services.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 const MAX_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
-/// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that
-/// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
-/// their source, so rules with the description of an earlier version stay.
+/// It differs from the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: that controller revokes
+/// all rules with its description that it does not need, each time it reconciles a TargetGroupBinding. Rules are
+/// recognized by their source, so rules with the description of an earlier version stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 
 /// Returns the ports of nodes or pods that a stack sends traffic and probes to.
