@@ -402,7 +402,8 @@ mod tests {
         assert_eq!((tasks.len(), reconciler.others.lock().unwrap().len()), (1, 20));
     }
 
-    /// Adds a key to the queue of another controller, and blocks its thread until that controller has run.
+    /// A reconciler that adds a key to the queue of another controller, and blocks its own thread until that controller
+    /// has run.
     struct Blocking {
         other: Arc<Queue<String>>,
         ran: Mutex<std::sync::mpsc::Receiver<()>>,

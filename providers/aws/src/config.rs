@@ -30,9 +30,11 @@ pub struct Config {
     pub node_ip_families: Vec<Family>,
     /// Health checks of Services with the external traffic policy Cluster use kube-proxy's port.
     pub shared_probe: Option<Probe>,
-    /// Instance types whose topology must be known, by regular expression; empty: upstream's. It has no effect.
+    /// Instance types whose topology must be known, by regular expression; empty: upstream's default. The setting has
+    /// no effect.
     pub topology_types: String,
-    /// The mode of security groups is `Managed`. It has no effect: new load balancers always have a security group.
+    /// The mode of security groups is `Managed`. The setting has no effect: new load balancers always have a security
+    /// group.
     pub managed_security_group: bool,
     /// Endpoints that replace AWS's own.
     pub overrides: Vec<Override>,

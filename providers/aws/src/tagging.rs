@@ -69,7 +69,7 @@ impl Ec2Tags {
         while let Some(mut batch) = batches.pop() {
             match call(&session, change, &batch, tags).await {
                 Ok(()) => {}
-                // One instance fails the whole call: the batch is halved until that one is alone.
+                // One instance can fail the whole call: the batch is halved until that instance is alone.
                 Err(error) if batch.len() > 1 && (error.is_not_found() || error.is_invalid()) => {
                     let half = batch.split_off(batch.len() / 2);
                     batches.extend([batch, half]);

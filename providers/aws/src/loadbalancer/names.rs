@@ -89,7 +89,7 @@ fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
 }
 
 /// Returns the names that rules of a Service's load balancer may have. Rules of a load balancer whose name a user chose
-/// may have the first one: earlier versions used it.
+/// may have the first of these names: earlier versions used it.
 pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
     [
         balancer(Flavour::CloudProvider, id, Scheme::Internal),

@@ -127,8 +127,8 @@ impl Purpose {
     /// Returns true if evidence is enough; `claimed`: a part of the same stack [claims it](claims_stack).
     ///
     /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other. The process may end
-    /// with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it
-    /// reconciles.
+    /// with some parts tagged. From the first tag on, all parts are ours. The Load Balancer Controller removes the tag
+    /// when it reconciles.
     pub(crate) fn is_met_by(self, evidence: Evidence, claimed: bool) -> bool {
         match (evidence, self) {
             (Evidence::Uid | Evidence::CloudProvider, _)

@@ -32,8 +32,8 @@ pub(crate) enum Step {
 }
 
 impl Table {
-    /// Converts a table. Destinations that are prefix lists are skipped, and routes that a gateway announces: a static
-    /// route may exist next to those.
+    /// Converts a table. Skips destinations that are prefix lists, and routes that a gateway announces: a static route
+    /// for the same destination may exist next to an announced one.
     pub(crate) fn read(table: &types::RouteTable) -> Self {
         let announced = |route: &&types::Route| route.origin() == Some(&RouteOrigin::EnableVgwRoutePropagation);
         let entries = table.routes().iter().filter(|route| !announced(route)).filter_map(|route| {
@@ -94,8 +94,8 @@ fn entry(route: &types::Route) -> Entry {
     }
 }
 
-/// Returns the instances of the cluster's destinations in all tables together: an instance only if all tables agree,
-/// else `None`, so that a table without the route is fixed.
+/// Returns the instances of the cluster's destinations in all tables together: the instance if all tables agree, else
+/// `None`, so that a table without the route is corrected.
 pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
     let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
     own.map(|destination| (*destination, leads_to(tables, *destination))).collect()

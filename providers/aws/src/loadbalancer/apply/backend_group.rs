@@ -203,8 +203,8 @@ impl Shared {
         self.range_rules.remove(id);
     }
 
-    /// Returns a newer listing if other Services have released shared resources since this one began, so that it may
-    /// contain their load balancers.
+    /// Returns a newer listing if other Services have released shared resources since the given listing began, so that
+    /// the given one may contain their load balancers.
     ///
     /// Without a newer listing, each of two simultaneous deletions would find the load balancer of the other Service
     /// and keep the shared resources.
@@ -353,7 +353,8 @@ impl Shared {
             Use::Others => return Ok(Release::Unaffected),
         }
         match self.revoke_rules_of(session, &group).await {
-            // A user references the group in rules of another group, so it is kept for the next load balancer.
+            // A user references the shared group in rules of another group, so the shared group is kept for the next
+            // load balancer.
             Err(error) if error.kind == ErrorKind::Denied => {
                 tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
                 return Ok(Release::Done);

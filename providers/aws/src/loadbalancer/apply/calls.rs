@@ -263,8 +263,8 @@ impl Caller<'_> {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                // The batch is halved until AWS refuses a single target. If that exceeds the quota, it is an error,
-                // because no other target fits either.
+                // The batch is halved until AWS refuses a single target. If that target exceeds the quota, the call
+                // fails, because no other target fits either.
                 Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     waiting.extend([second, first]);

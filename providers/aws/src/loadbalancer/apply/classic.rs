@@ -397,8 +397,8 @@ impl Balancers {
     }
 }
 
-/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: it has a
-/// Network Load Balancer.
+/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: the Service
+/// has a Network Load Balancer.
 fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, network: bool) -> bool {
     let settings = work.settings;
     let is_likely = listing.classic_group(work.session, work.id).is_some()

@@ -1,7 +1,7 @@
 //! Leaked Classic Load Balancers: cloud-provider-aws created them, and their Service no longer exists.
 //!
-//! Their tags name the Service. Their name is made from its uid, so it differs between a deleted Service and a new one
-//! with the same name.
+//! Tags of such a load balancer name the Service. The load balancer's name is made from the Service's uid, so it
+//! differs between a deleted Service and a new Service with the same name.
 
 use providers::{CloudError, ErrorKind, LoadBalancerId, Owned, Phase};
 use tokio::time::Instant;

@@ -167,8 +167,8 @@ impl Balancers {
         Err(name_taken(other))
     }
 
-    /// Returns the desired state, the security group that all load balancers share if this one should have it, and
-    /// warnings.
+    /// Returns the desired state, the security group that all load balancers share (`None` if the Service's load
+    /// balancer should not have it), and warnings.
     async fn desire(
         &self,
         work: &Work<'_>,

@@ -34,9 +34,9 @@ impl Created {
         self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
     }
 
-    /// Counts a read without any listener. Returns true if an earlier process may have created one that reads do not
-    /// return yet: after few such reads, and before `all_visible`, when reads return everything that earlier processes
-    /// have created.
+    /// Counts a read without any listener. Returns true if an earlier process may have created a listener that reads do
+    /// not return yet: only a few reads returned no listener, and it is before `all_visible`, the time from which reads
+    /// return everything that earlier processes have created.
     pub(super) fn may_have_invisible_listener(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.unused_reads.may_appear()
     }

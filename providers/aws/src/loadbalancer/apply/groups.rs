@@ -287,7 +287,7 @@ impl Balancers {
     }
 
     /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer
-    /// listing: otherwise each of the two might find the other's listeners and keep the load balancer.
+    /// listing: otherwise each of the two Services might find the listeners of the other and keep the load balancer.
     async fn listing_after_others(
         &self,
         session: &Session,

@@ -36,8 +36,8 @@ pub(super) fn own_rule_names(
 }
 
 impl Balancers {
-    /// Sets the rules in the groups of targets. Until the load balancer is `done`, only rules are added, also for its
-    /// future subnets: traffic still uses the old paths. Returns the refusals.
+    /// Sets the rules in the groups of targets. Until the load balancer is `done`, rules are added (also those for its
+    /// future subnets) and none are revoked: traffic still uses the old paths. Returns the refusals.
     pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,

@@ -148,8 +148,8 @@ impl Balancers {
 
     /// Finds the desired target groups that a Service's load balancer forwards to, and the user's target groups.
     ///
-    /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
-    /// left out.
+    /// If AWS refuses changes of a load balancer, the load balancer may lack listeners, or have groups of another kind.
+    /// Such groups are left out.
     pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
         let mut groups = self.find_own_groups(work, &listing, state).await?;

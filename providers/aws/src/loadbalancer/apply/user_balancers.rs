@@ -1,5 +1,5 @@
 //! Load balancers that users made: a Service's listeners and target groups are added to one, and nothing else about it
-//! is changed. Several Services can use one, with different ports.
+//! is changed. Several Services can use the same load balancer, with different ports.
 //!
 //! Only a load balancer with the cluster's tag and the value `shared` is used: otherwise each user of the cluster could
 //! open ports of any load balancer in the network.

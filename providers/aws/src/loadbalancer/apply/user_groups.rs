@@ -2,7 +2,7 @@
 //!
 //! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are
 //! kept in the cluster, and written before targets are registered, so that a crash leaves no target that is not on
-//! record. A Service that no longer names a group, or is deleted, finds it by its record.
+//! record. If a Service no longer names a group, or is deleted, the group is found by the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) struct UserGroups {
     /// The addresses of the load balancers that use the target groups.
     addresses: Vec<Ingress>,
     warnings: Vec<String>,
-    /// A load balancer uses each target group, and each target group has a healthy target or should have none.
+    /// Each target group is used by a load balancer, and has a healthy target or should have no targets.
     serving: bool,
     /// A load balancer uses each target group.
     used: bool,
@@ -252,7 +252,7 @@ impl Balancers {
     }
 
     /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: the
-    /// Service names some.
+    /// Service names such groups.
     async fn find_registrations(
         &self,
         session: &Session,
@@ -297,7 +297,7 @@ impl Balancers {
                 None => self.check_absence(session, &arn).await,
             };
             match left {
-                // The user has deleted it.
+                // The user has deleted the target group.
                 Err(error) if error.is_not_found() => {}
                 result => result?,
             }

@@ -1,8 +1,9 @@
 //! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
 //!
 //! A process that ends right after a creation leaves a resource that lists of the next process may lack for a minute.
-//! If the Service has changed in the meantime and no longer needs it, nothing else would delete it before the next
-//! check for drift. One listing, which all Services share, is sufficient as long as it contains nothing new.
+//! If the Service has changed in the meantime and no longer needs the resource, nothing else would delete the resource
+//! before the next check for drift. One listing, which all Services share, is sufficient as long as it contains nothing
+//! new.
 
 use std::collections::BTreeSet;
 

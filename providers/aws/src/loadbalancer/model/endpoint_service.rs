@@ -44,8 +44,8 @@ pub(crate) struct Modification {
 /// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because
 /// it has to be created first.
 ///
-/// Another process may have created a second endpoint service before the first one was visible. The one that uses the
-/// load balancer stays, because consumers may be connected to it.
+/// Another process may have created a second endpoint service before the first one was visible. The endpoint service
+/// that uses the load balancer stays, because consumers may be connected to it.
 pub(crate) fn steps(
     wanted: Option<(&EndpointServiceSettings, &str)>,
     observed: &[ObservedEndpointService],

@@ -35,7 +35,7 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
     let of_group = |requested: &GroupSettings| {
-        // The family of a target group depends on its load balancer; pods have the same ports in both.
+        // The family of a target group depends on its load balancer; pods have the same ports in both families.
         let mut all = build::targets(settings, requested, false, targets);
         all.extend(build::targets(settings, requested, true, targets));
         ports_of(settings.target_type, (requested.protocol, requested.port), &requested.health.port, &all)
@@ -72,7 +72,7 @@ pub(crate) enum Change {
     Widen(String, Rule),
 }
 
-/// Returns the changes that open a node's group to the shared group for `ports`; mostly none.
+/// Returns the changes that open a node's group to the shared group for `ports`. Usually there are no changes.
 pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<Change> {
     let source = Source::Group(backend.to_owned());
     let mut changes: Vec<Change> = Vec::new();

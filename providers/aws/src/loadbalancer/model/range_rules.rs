@@ -93,7 +93,8 @@ pub(crate) fn named_balancer(description: &str) -> Option<&str> {
 pub(crate) struct Sharer {
     /// The name in the descriptions of its rules.
     pub name: String,
-    /// Its rules; `None` if this process has not ensured it yet, so that it may need any rule.
+    /// The rules that it needs; `None` if this process has not reconciled the load balancer yet, so that it may need
+    /// any rule.
     pub wanted: Option<BTreeSet<Rule>>,
 }
 
@@ -117,7 +118,7 @@ fn handed_over_description(rule: &Rule, others: &[Sharer]) -> Option<String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub add: Vec<Rule>,
-    /// Rules that another load balancer needs too, by id, with its name in their descriptions.
+    /// Rules that another load balancer needs, too, by id. Their new descriptions name that load balancer.
     pub hand_over: Vec<ObservedRule>,
     /// Ids.
     pub revoke: Vec<String>,

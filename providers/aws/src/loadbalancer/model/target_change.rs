@@ -23,7 +23,7 @@ pub(crate) struct TargetChanges {
 pub(crate) enum Sharing<'a> {
     /// Only this cluster: all targets are its own.
     Exclusive,
-    /// Several clusters. This one's targets are those on its record; without a record they are unknown.
+    /// Several clusters. The targets of this cluster are those on its record; without a record they are unknown.
     Shared(Option<&'a BTreeSet<Target>>),
 }
 

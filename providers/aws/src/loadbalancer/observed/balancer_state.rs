@@ -30,7 +30,7 @@ const SETUP_PAUSE: Duration = Duration::from_secs(2);
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
-    /// The port of a listener that uses it.
+    /// The port of a listener that uses the group.
     pub port: u16,
     /// For a group that sends traffic to another Service: the value of its resource tag, such as `default/green:8080`.
     pub backend: Option<String>,
@@ -134,7 +134,7 @@ pub(crate) struct BalancerState {
     pub groups_checked: bool,
     /// The Service needs no load balancer of its own, and its former load balancer is deleted.
     pub stack_removed: bool,
-    /// Each target group with targets had a healthy one at the last read.
+    /// Each target group with targets had a healthy target at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
     pub settled: Option<LoadBalancerSpec>,
@@ -156,11 +156,11 @@ impl BalancerState {
     }
 
     /// Counts a listing without any resource to delete. Returns true if a resource may exist and not be visible yet: an
-    /// earlier process, or a failed call of this process, may have created it in the last minute, and few listings
-    /// lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
+    /// earlier process, or a failed call of this process, may have created it in the last minute, and only a few
+    /// listings lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
     ///
-    /// A successful `ensure` does not prove that no resource is invisible: the resources that were created last may be
-    /// ones that it did not need.
+    /// A successful `ensure` does not prove that no resource is invisible: the `ensure` may not have needed the
+    /// resources that were created last.
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
@@ -196,7 +196,7 @@ impl BalancerState {
 
     /// Counts a listing in which no load balancer uses the shared resources. Returns true if an earlier process may
     /// have created a load balancer, for any Service, that is not visible yet. Listings that
-    /// [`may_have_invisible`](Self::may_have_invisible) counted are proof of this, too.
+    /// [`may_have_invisible`](Self::may_have_invisible) has counted are counted here, too.
     pub(crate) fn may_have_invisible_sharer(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.empty_listings.may_appear()
     }
@@ -221,7 +221,7 @@ impl BalancerState {
     }
 
     /// Counts a response that lacks a resource. Returns true if the resource may exist and not be visible yet: it was
-    /// created in the last minute, and few responses lacked it.
+    /// created in the last minute, and only a few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
         let is_recent = self.made.get(id).is_some_and(|made| now < *made + VISIBLE);
         is_recent && self.missing.entry(id.to_owned()).or_default().may_appear()

@@ -31,7 +31,7 @@ pub(crate) struct Classic {
     pub listeners: BTreeMap<u16, u16>,
     /// The port of health checks, if it can be read.
     pub health_port: Option<u16>,
-    /// The first one is the source of the rules in the nodes' security groups.
+    /// The first security group is the source of the rules in the nodes' security groups.
     pub security_groups: Vec<String>,
     pub tags: Tags,
 }
@@ -52,7 +52,7 @@ impl Classic {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Absent,
-    /// It belongs to another cluster or Service, according to its tags.
+    /// The load balancer belongs to another cluster or Service, according to its tags.
     Foreign,
     Own(Classic),
 }

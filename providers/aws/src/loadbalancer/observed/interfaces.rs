@@ -65,7 +65,7 @@ struct Lookup {
     used: Instant,
     /// The instance of the pod's node at that time.
     instance: Option<String>,
-    /// `None`: no interface has it.
+    /// `None`: no interface has the address.
     groups: Option<Vec<String>>,
     /// Number of lookups without an interface.
     misses: u32,

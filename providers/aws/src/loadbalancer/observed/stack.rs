@@ -116,7 +116,7 @@ pub(crate) struct CreatedResource {
 
 impl ObservedStack {
     /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a
-    /// change, if both do not contain the same resources.
+    /// change, if the two stacks do not contain the same resources.
     pub(crate) fn take_details(&mut self, known: &Self) -> bool {
         let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
         if ids(self) != ids(known) {

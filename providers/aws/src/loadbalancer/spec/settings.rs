@@ -43,7 +43,7 @@ pub(crate) struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
     Ipv4,
-    /// Both, if the subnets have both.
+    /// Both families, if the subnets have both.
     PreferDualstack,
     Dualstack,
 }
@@ -51,7 +51,7 @@ pub(crate) enum Families {
 /// The desired security groups of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SecurityGroups {
-    /// None.
+    /// No security groups.
     Off,
     /// A security group that is created for the Service, with its rules, and the shared security group that the nodes'
     /// rules reference.
@@ -117,7 +117,7 @@ pub(crate) struct UserGroup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupSettings {
     pub protocol: Protocol,
-    /// The names of the Service's ports that it serves; two for `TCP_UDP`.
+    /// The names of the Service's ports that the group serves; two for `TCP_UDP`.
     pub port_names: Vec<String>,
     /// The port of the group in ELB: the node port, or the port of the pods.
     pub port: u16,
@@ -125,7 +125,7 @@ pub(crate) struct GroupSettings {
     pub attributes: Attributes,
     /// Packets reach targets with the client's source address.
     pub preserves_client: bool,
-    /// `None`: the Service's own.
+    /// The other Service whose pods are the targets; `None`: this Service.
     pub backend: Option<Backend>,
 }
 

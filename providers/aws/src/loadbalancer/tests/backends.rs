@@ -72,7 +72,7 @@ fn instances_are_targets_at_the_node_port_of_the_other_service() {
     assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
     let spread = own.spread.clone().expect("a spread");
     assert_eq!((spread.own, spread.others), (9, vec![(group.name.clone(), 1)]));
-    // Nodes without a pod of it are unhealthy, regardless of this Service's own policy.
+    // Nodes without a pod of the other Service are unhealthy, regardless of this Service's own policy.
     let mut local = requested.clone();
     local.others.get_mut("green").expect("green exists").health_check_node_port = Some(31_000);
     let HealthCheck { port, path, .. } = backend(&local, &nodes([1])).health;

@@ -134,7 +134,7 @@ fn traffic_is_spread_over_other_groups_and_back() {
         assert_eq!(forwards(&account)[1].0, "arn:theirs");
         assert_eq!(account.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
-    // The Service's own group is replaced by another while the others keep their part.
+    // The Service's own group is replaced by another group, while the group of another owner keeps its part.
     let tls = [("ssl-cert", "arn:a")];
     let mut account = settled(&tls);
     account.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();

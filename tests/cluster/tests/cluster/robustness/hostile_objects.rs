@@ -73,7 +73,7 @@ fn owner(kind: &str, name: &str, uid: usize) -> Value {
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("00000000-0000-4000-8000-{uid:012}")})
 }
 
-/// Returns objects with references to many owners, to missing owners, and to objects of the other namespace; and
+/// Returns objects with references to many owners, to missing owners, and to objects of the victim's namespace; and
 /// objects with a finalizer.
 fn owners(victim: &str) -> Vec<Creation> {
     let many: Vec<Value> = (0..OWNERS).map(|n| owner("ConfigMap", &format!("owner-{n}"), n)).collect();
