@@ -43,7 +43,7 @@ struct Check {
     uid: Uid,
     /// Its children were compared in this leadership term.
     is_compared: bool,
-    /// A write for it may have been executed although its response was lost: compare before the next decision.
+    /// A write for the owner may have been executed although its response was lost: compare before the next decision.
     is_required: bool,
     missing: Vec<Missing>,
     compared_at: Option<Instant>,

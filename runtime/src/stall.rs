@@ -38,7 +38,7 @@ struct Counts {
 }
 
 impl Heartbeat {
-    /// Counts as long as the runtime that polls it runs tasks. Does not return.
+    /// Counts beats for as long as the runtime that polls this future runs tasks. Does not return.
     pub(crate) async fn beat(self) {
         loop {
             self.0.count.fetch_add(1, Ordering::Relaxed);

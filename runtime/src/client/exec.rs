@@ -59,7 +59,7 @@ impl ClientIdentity {
 pub(super) struct Issued {
     /// The `Authorization` header.
     pub(super) token: Option<HeaderValue>,
-    /// The end of their validity; `None`: when the API server refuses them.
+    /// The end of the credentials' validity; `None`: they are valid until the API server refuses them.
     pub(super) expires: Option<Timestamp>,
     pub(super) identity: Option<ClientIdentity>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Plugin {
 /// A plugin's program, ready to run.
 struct Program {
     command: Command,
-    /// It runs in a process group of its own.
+    /// The program runs in a process group of its own.
     has_group: bool,
 }
 
@@ -182,8 +182,8 @@ fn output(Program { mut command, has_group }: Program, limit: Duration) -> Resul
     let ended = finish(&mut child, deadline);
     if ended.is_err() {
         kill(&mut child, has_group);
-        // Waiting removes the process from the system's table. It may take long if the program is on a file system that
-        // hangs.
+        // Waiting removes the process from the system's table. The wait may take long if the program is on a file
+        // system that hangs.
         thread::spawn(move || child.wait());
     }
     ended.map_err(|problem| problem.unwrap_or_else(|| format!("it did not end within {limit:?}")))
@@ -192,7 +192,7 @@ fn output(Program { mut command, has_group }: Program, limit: Duration) -> Resul
 /// Kills a program with its process group: if only a wrapper script were killed, the programs that it has started would
 /// continue. The program must not have been waited for, so that no other process can have its id yet.
 fn kill(child: &mut Child, has_group: bool) {
-    // If it has exited in the meantime, there is nothing to kill.
+    // If the program has exited in the meantime, there is nothing to kill.
     if has_group && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }

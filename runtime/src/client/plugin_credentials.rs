@@ -82,11 +82,11 @@ impl Validity {
 /// The usability of credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Freshness {
-    /// They can be used.
+    /// The credentials can be used.
     Fresh,
-    /// They can be used, and should be renewed.
+    /// The credentials can be used, and should be renewed.
     Aging,
-    /// They cannot be used.
+    /// The credentials cannot be used.
     Expired,
 }
 
@@ -188,7 +188,7 @@ impl PluginCredentials {
             return;
         }
         let credentials = self.clone();
-        // A cancelled request must not cancel the renewal for the others.
+        // A cancelled request must not cancel the renewal for other requests.
         self.runtime.spawn(async move {
             credentials.run().await;
             drop(renewing);

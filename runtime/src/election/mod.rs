@@ -180,7 +180,7 @@ enum TryError {
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
-    /// The time at which it was sent.
+    /// The time at which the write was sent.
     started: Instant,
 }
 

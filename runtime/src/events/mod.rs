@@ -254,11 +254,11 @@ struct Sender {
 /// The result of the attempts to write an event.
 #[derive(Debug, PartialEq, Eq)]
 enum DeliveryResult {
-    /// It was written.
+    /// The event was written.
     Written,
-    /// It was rejected, or all attempts failed.
+    /// The event was rejected, or all attempts failed.
     Abandoned,
-    /// It was refused because this namespace is being deleted.
+    /// The event was refused because this namespace is being deleted.
     Refused(Arc<str>),
 }
 

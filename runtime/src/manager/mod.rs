@@ -350,7 +350,7 @@ impl Manager {
         watches.spawn(report_long_runs(self.views()));
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
-            // It is aborted together with the watches.
+            // The candidacy is aborted together with the watches.
             watches.spawn(Candidacy::new(self.clients.control.clone(), config, versions).run());
         }
         watches

@@ -272,8 +272,8 @@ impl<K: QueueKey> Queue<K> {
                 let now = Instant::now();
                 self.promote(&mut state, now);
                 if let Some(key) = self.take(&mut state, now) {
-                    // Wakes another worker: it takes a further key, or waits for the next due time, which this worker
-                    // no longer does.
+                    // Wakes another worker, which takes a further key, or waits for the next due time in place of this
+                    // worker.
                     if has_timer || state.has_candidate(now) {
                         self.notify(&mut state);
                     }

@@ -42,7 +42,7 @@ pub(super) struct Item {
     pub(super) ready: Option<(Priority, Instant)>,
     /// The time since which it has been reconciled.
     pub(super) working: Option<Instant>,
-    /// Its priority for the next run, if it was added while it was reconciled.
+    /// The key's priority in the next run, if the key was added while it was reconciled.
     pub(super) again: Option<Priority>,
     /// The time of its earliest delayed run.
     pub(super) due: Option<Instant>,

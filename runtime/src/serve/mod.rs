@@ -126,7 +126,7 @@ impl Server {
         Ok(Self { address, stop_sender, tasks })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -176,7 +176,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Accepts any client certificate whose key the client has; it is verified with each request.
+/// Accepts any client certificate whose key the client has; the certificate is verified with each request.
 #[derive(Debug)]
 pub(super) struct AnyClientCertificate {
     pub(super) provider: Arc<CryptoProvider>,

@@ -329,8 +329,8 @@ impl<K: Kind> Store<K> {
         read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
-    /// to queue keys. A subscriber that is added after the watch has started misses earlier changes.
+    /// Calls `subscriber` for each change, in order, after the store contains it. The subscriber must not block: it
+    /// maps a change to queue keys. A subscriber that is added after the watch has started misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();

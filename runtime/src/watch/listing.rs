@@ -1,4 +1,4 @@
-//! The form in which a kind is listed, and the fallback when the server cannot do it in that form.
+//! The form in which a kind is listed, and the fallback if the server does not support that form.
 
 use super::frames::FrameError;
 use super::request::WatchError;

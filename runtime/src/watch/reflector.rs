@@ -94,7 +94,7 @@ impl<K: Kind> Reflector<K> {
         self
     }
 
-    /// Sends all records to the subscribers again after each period; never if it is zero.
+    /// Sends all records to the subscribers again after each period; never if the period is zero.
     pub fn resyncing(self, period: Duration) -> Self {
         Self { resync: Resync::new(period), ..self }
     }

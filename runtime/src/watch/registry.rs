@@ -195,7 +195,7 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
 pub struct Reads(HashSet<TypeId>);
 
 impl Reads {
-    /// Returns the union of both.
+    /// Returns the kinds of `self` and of `other`.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self

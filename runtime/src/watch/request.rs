@@ -79,7 +79,7 @@ impl WatchError {
         }
     }
 
-    /// Returns true if the server does not support streaming lists (an old one, or the feature is off).
+    /// Returns true if the server does not support streaming lists (it is an old server, or the feature is off).
     pub fn is_streaming_unsupported(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
     }

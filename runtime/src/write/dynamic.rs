@@ -17,11 +17,11 @@ const LIST_OR_STATUS: &str =
 /// The handling of an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They are kept and lose their owner reference.
+    /// The dependents are kept and lose their owner reference.
     Orphan,
-    /// They are deleted after the object.
+    /// The dependents are deleted after the object.
     Background,
-    /// They are deleted before the object.
+    /// The dependents are deleted before the object.
     Foreground,
 }
 

@@ -30,7 +30,7 @@ impl PageSize {
     /// For pages of metadata. The number of objects is not limited: a Job may have 100,000 pods.
     pub const METADATA: Self = Self(1000);
 
-    /// Halves the size; returns false if it is one already.
+    /// Halves the size; returns false if it is 1 already.
     fn halve(&mut self) -> bool {
         let can_halve = self.0 > 1;
         self.0 = (self.0 / 2).max(1);

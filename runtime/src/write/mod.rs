@@ -190,7 +190,7 @@ fn is_other_uid(message: &str) -> bool {
         .any(|words| message.contains(words))
 }
 
-/// The body of a successful response: mostly an object.
+/// The body of a successful response: usually an object.
 #[derive(Debug)]
 pub struct ObjectResponse(Bytes);
 

@@ -446,7 +446,7 @@ impl EveryKind {
         }
     }
 
-    /// Returns the stores of kinds without a typed one.
+    /// Returns the stores of the kinds without a typed store.
     fn stores(&self) -> Vec<(Resource, Arc<Store<Metadata>>)> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
@@ -455,7 +455,7 @@ impl EveryKind {
     /// Returns the watched kinds that are no longer requested, or no longer served as they are watched: a definition
     /// may have been replaced by one of another scope or plural name. A kind whose group is unavailable is kept.
     fn kinds_to_remove(&self, snapshot: &Snapshot) -> Vec<Resource> {
-        // Several resources may have one kind, of which a lookup by kind finds one.
+        // Several resources may have the same kind; a lookup by kind finds one of them.
         let preferred: HashSet<Resource> =
             snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource).collect();
         let is_served = |resource: &Resource| {

@@ -125,7 +125,7 @@ pub(crate) struct GroupSettings {
     pub attributes: Attributes,
     /// Packets reach targets with the client's source address.
     pub preserves_client: bool,
-    /// The other Service whose pods are the targets; `None`: this Service.
+    /// The port of another Service that the group is made for; `None`: a port of this Service.
     pub backend: Option<Backend>,
 }
 
