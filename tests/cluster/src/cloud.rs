@@ -33,7 +33,7 @@ pub struct CloudBed {
 }
 
 impl CloudBed {
-    /// Starts both, without nodes and instances.
+    /// Starts the control plane and the mock cloud, without nodes and instances.
     pub async fn start() -> Result<Self> {
         let bed = Bed::without_accounts(Options { kwok: false, ..Options::default() }).await?;
         let bed = Arc::new(bed);

@@ -70,7 +70,7 @@ pub type Run = Arc<dyn Fn(Space) -> BoxFuture<'static, Result<()>> + Send + Sync
 pub struct Case {
     /// Its path.
     pub name: String,
-    /// The arguments with which it runs.
+    /// The arguments with which the test runs.
     pub tier: Tier,
     /// Its function.
     pub run: Run,

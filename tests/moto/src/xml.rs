@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 pub struct Element {
     /// Its name.
     pub name: String,
-    /// The text in it, without that of its children.
+    /// The text in the element, without the text of its children.
     pub text: String,
-    /// The elements in it, in order.
+    /// The elements directly in it, in order.
     pub children: Vec<Element>,
 }
 

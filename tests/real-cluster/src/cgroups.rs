@@ -36,7 +36,7 @@ pub enum Layout {
 pub struct Hierarchy {
     /// Its mount point.
     pub mount: PathBuf,
-    /// The mount options that name it, such as `cpu,cpuacct` or `none,name=systemd`.
+    /// The mount options that name the hierarchy, such as `cpu,cpuacct` or `none,name=systemd`.
     pub options: String,
 }
 
@@ -117,7 +117,8 @@ impl Layout {
 /// The branch of a cluster's processes outside nodes.
 const PROGRAMS: &str = "control-plane";
 
-/// The controller of v1 whose hierarchy contains that branch. The branch only lists processes; it has no limits.
+/// The controller of v1 whose hierarchy contains the branch [`PROGRAMS`]. The branch only lists processes; it has no
+/// limits.
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
@@ -182,7 +183,8 @@ fn switch(group: &Path, sign: char, controllers: &[&str]) -> Result<()> {
 /// The prefix of the names of branches that are tried out; the process id follows.
 const TRIAL: &str = "kcm-cluster-trial-";
 
-/// Moves a process into new branches, and removes these. Also removes branches of earlier trials that were killed.
+/// Moves a process into new branches, and removes the branches. Also removes branches of earlier trials that were
+/// killed.
 ///
 /// # Errors
 /// When the kernel refuses something, or would refuse to enable controllers.
@@ -190,7 +192,7 @@ pub fn try_out(layout: &Layout) -> Result<()> {
     for mount in layout.mounts() {
         remove_dead_trials(mount);
     }
-    // Only groups other than the root of the whole machine have this file, and cannot have both processes and children.
+    // A group that has this file is not the root of the whole machine, so it cannot have both processes and children.
     let root = Path::new(ROOT);
     if *layout == Layout::V2 && root.join("cgroup.events").exists() && !not_enabled(layout)?.is_empty() {
         let members = fs::read_to_string(root.join("cgroup.procs")).context("read the members of the root cgroup")?;

@@ -235,8 +235,8 @@ impl RealCluster {
         self.start_manager(program)
     }
 
-    /// Replaces the controller manager by a program as it is now, and waits until that is leader. If it does not become
-    /// leader, the previous manager is started again, from its own copy.
+    /// Replaces the controller manager by a program as it is now, and waits until the new manager is leader. If the new
+    /// manager does not become leader, the previous manager is started again, from its own copy.
     ///
     /// # Errors
     /// When the program cannot be executed, ends, or does not become leader in time.

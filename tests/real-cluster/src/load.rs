@@ -27,7 +27,7 @@ const MEMORY: Duration = Duration::from_secs(120).saturating_add(REQUEST_DEADLIN
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The time at which it was sent.
+    /// The time at which the request was sent.
     pub sent: Instant,
     /// The response, or the error.
     pub response: std::result::Result<String, String>,

@@ -22,7 +22,7 @@ const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 #[derive(Default)]
 pub struct RecordsInMemory {
     records: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
-    /// True while the API server does not allow them to be read.
+    /// True while the API server does not allow the records to be read.
     pub denied: AtomicBool,
 }
 

@@ -49,7 +49,7 @@ impl NodeConfig {
     /// The program of the CSI driver.
     pub const DRIVER: &str = "csi-folder";
 
-    /// Reads it from a file.
+    /// Reads the configuration from a file.
     ///
     /// # Errors
     /// When the file does not exist or is not the JSON of a node.

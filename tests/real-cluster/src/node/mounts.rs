@@ -152,7 +152,7 @@ REAL_CLUSTER_TEST_STEP=remove "$@" || status=1
 exit "$status"
 "#;
 
-    /// With cgroup v1, the kernel's v2 has only those controllers that v1 leaves.
+    /// With cgroup v1, the kernel's v2 has only the controllers that v1 does not use.
     #[test]
     fn node_divides_its_own_cgroup_when_the_machine_has_v2() {
         const NAME: &str = "node::mounts::tests::node_divides_its_own_cgroup_when_the_machine_has_v2";

@@ -41,7 +41,7 @@ pub(super) struct FileSystem {
     device: u64,
     free: u64,
     is_in_memory: bool,
-    /// Programs on it are not executed.
+    /// Programs on the file system are not executed.
     is_noexec: bool,
 }
 

@@ -78,7 +78,7 @@ async fn cluster_state(cloud: &CloudBed) -> Result<ClusterState> {
     })
 }
 
-/// Returns the holder of the Lease that both use.
+/// Returns the holder of the Lease that both managers use.
 async fn holder(cloud: &CloudBed) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(cloud.bed.client.clone(), "kube-system");
     let lease = leases.get(UPSTREAM).await?;

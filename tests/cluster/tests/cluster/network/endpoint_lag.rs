@@ -158,7 +158,7 @@ pub async fn changes_during_a_write_share_the_next_one(space: Space) -> Result<(
     for number in 1..10 {
         set_ready(&space, number, false).await?;
     }
-    // Once another Service's slice has a pod that became ready after these changes, they are in the cache, too.
+    // Once another Service's slice has a pod that became ready after these changes, the changes are in the cache, too.
     create_other_service(&space).await?;
     faults.release();
     eventually("no pod is ready", || async {

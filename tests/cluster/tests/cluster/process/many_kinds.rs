@@ -181,7 +181,7 @@ impl Renewals {
         let gap = now.duration_since(renewed).unsigned_abs();
         self.renewed = Some(renewed);
         self.longest_gap = self.longest_gap.max(gap);
-        // While this process or the API server is paused, the manager cannot renew it either.
+        // While this process or the API server is paused, the manager cannot renew the Lease either.
         let paused = self.read.replace(now).map_or(Duration::ZERO, |read| now.duration_since(read).unsigned_abs());
         ensure!(gap < LATE_RENEWAL + paused, "renewed {gap:?} ago, and the last read {paused:?} ago");
         Ok(())

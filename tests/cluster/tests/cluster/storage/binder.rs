@@ -456,7 +456,7 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
         Ok(())
     })
     .await?;
-    // The provisioner deletes it.
+    // The provisioner is responsible for the deletion of the volume.
     during(QUIET, "the volume is left to its provisioner", || async {
         ensure!(storage.volumes.get(&volume).await?.metadata.deletion_timestamp.is_none());
         Ok(())
@@ -508,7 +508,7 @@ static WIPES: Mutex<()> = Mutex::const_new(());
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
-    // The managers of other tests would also wipe it.
+    // The managers of other tests would also wipe the volume.
     let space = on_own_control_plane(&space).await?;
     let storage = Storage::new(&space);
     let (template, flag) = recycler_template(&space, SUCCEED)?;

@@ -245,7 +245,7 @@ async fn finish_with_long_ttls(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The TTL of one is shortened, so that it has expired: the Job is deleted, and the other one stays.
+/// The TTL of one Job is shortened, so that it has expired: this Job is deleted, and the other Job stays.
 async fn expire_one(space: &Space) -> Result<()> {
     space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
     eventually("the Job is being deleted", || async {

@@ -38,7 +38,7 @@ async fn owned(space: &Space, resource: &str, job: &str) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// Waits until all pods of a Job are in one group, and returns that.
+/// Waits until all pods of a Job are in one group, and returns the group.
 async fn grouped(space: &Space, job: &str, pods: usize) -> Result<Value> {
     eventually(format!("the pods of {job} are in one group"), || async {
         let groups = owned(space, "podgroups", job).await?;
@@ -201,8 +201,9 @@ async fn refuse_groups(space: &Space) -> Result<()> {
     .await
 }
 
-/// Changes the labels of Jobs until their PodGroups were refused this often, so that they are reconciled between these
-/// attempts, too. Checks that they have neither pods nor a status, so that they may still get their groups.
+/// Changes the labels of Jobs until their PodGroups were refused `refusals` times, so that the Jobs are reconciled
+/// between these attempts, too. Checks that the Jobs have neither pods nor a status, so that they may still get their
+/// groups.
 async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
     let is_refusal = |request: &&RecordedRequest| {
         (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)

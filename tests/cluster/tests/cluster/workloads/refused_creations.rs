@@ -120,8 +120,8 @@ async fn until_deleted(space: &Space) -> Result<()> {
     .await
 }
 
-/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer one of a rollout before
-/// and one after it.
+/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer duration of two other
+/// rollouts, one before and one after.
 fn is_usual(took: Duration, usual: Duration) -> Result<()> {
     ensure!(took <= usual * 3 + Duration::from_secs(5), "a rollout took {took:?}, usually {usual:?}");
     Ok(())
