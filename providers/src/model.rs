@@ -133,12 +133,12 @@ impl IpFamily {
 /// A Service's requirements for dual stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpFamilyPolicy {
-    /// One family.
+    /// One address family.
     #[default]
     SingleStack,
-    /// Both, if the cloud supports it.
+    /// Both families, if the cloud supports that.
     PreferDualStack,
-    /// Both; if the cloud supports only one, the request is `Invalid`.
+    /// Both families; if the cloud supports only one, the request is `Invalid`.
     RequireDualStack,
 }
 

@@ -99,7 +99,7 @@ impl EndpointSlice {
     /// Section: ports and endpoints of all slices, of any controller.
     pub const TARGETS: Sections = Sections(2);
 
-    /// Returns the Service that it belongs to.
+    /// Returns the Service that the slice belongs to.
     pub fn service(&self) -> Option<&str> {
         label(&self.meta.labels, SERVICE_NAME).filter(|name| !name.is_empty())
     }

@@ -102,7 +102,7 @@ impl SettingError {
         Self { field: field.into(), value: value.to_string(), fix: fix.into() }
     }
 
-    /// Converts it to the error of a factory, with the file's name.
+    /// Converts the error to a factory's error, with the file's name.
     pub(crate) fn in_file(self, file: String) -> ConfigError {
         match self.field.as_str() {
             "" => ConfigError::Unreadable { file, message: self.fix },

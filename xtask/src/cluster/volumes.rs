@@ -35,9 +35,9 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// The use of the file by a pod's first container.
 #[derive(Clone, Copy, Debug)]
 enum Use {
-    /// It is created.
+    /// The container creates the file.
     Write,
-    /// It must exist.
+    /// The file must exist.
     Read,
 }
 

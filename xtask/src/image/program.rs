@@ -17,7 +17,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Program; 2] = [Program::Kcm, Program::Ccm];
 
     /// Returns the package and its binary.
@@ -58,7 +58,8 @@ impl Program {
         }
     }
 
-    /// Returns true if it uses TLS with servers other than the API server, whose authority is in its kubeconfig.
+    /// Returns true if the program uses TLS with servers other than the API server, whose authority is in its
+    /// kubeconfig.
     pub fn calls_a_cloud(self) -> bool {
         self == Program::Ccm
     }

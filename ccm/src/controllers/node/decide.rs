@@ -53,7 +53,7 @@ pub type Edits = BTreeMap<String, String>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
 
-/// Returns the labels that differ from their beta ones. Upstream: cloud-provider,
+/// Returns the stable labels whose values differ from those of their beta labels. Upstream: cloud-provider,
 /// CloudNodeController.reconcileNodeLabels.
 pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
     let differing = LABEL_PAIRS.iter().filter_map(|(beta, stable)| {
@@ -65,10 +65,10 @@ pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
 
 /// Returns the labels that a new node gets from its instance, and the provider's labels that are left out.
 ///
-/// Both labels of each pair replace existing ones. A label of the provider is left out if the node has another value
-/// for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own labels may have any
-/// text, and one of them must not keep the node uninitialized.
-/// Upstream: cloud-provider, CloudNodeController.getNodeModifiersFromCloudProvider.
+/// The stable and the beta label of each pair replace existing labels. A label of the provider is left out if the node
+/// has another value for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own
+/// labels may have any text, and one of them must not keep the node uninitialized. Upstream: cloud-provider,
+/// CloudNodeController.getNodeModifiersFromCloudProvider.
 pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
     let mut edits = Edits::new();
     let values = [&instance.zone, &instance.region, &instance.instance_type];

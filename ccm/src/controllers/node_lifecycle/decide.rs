@@ -29,7 +29,7 @@ pub struct Missing {
 pub struct Facts {
     /// The Ready condition is True.
     pub ready: bool,
-    /// It has the shutdown taint.
+    /// The node has the shutdown taint.
     pub shut_down: bool,
     /// Its age.
     pub age: Duration,

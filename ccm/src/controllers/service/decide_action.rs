@@ -35,7 +35,7 @@ pub enum Request {
 pub struct Wanted {
     pub spec: Arc<LoadBalancerSpec>,
     pub targeting: Targeting,
-    /// `None` if it needs endpoints, which are not watched.
+    /// `None` if the load balancer needs endpoints, which are not watched.
     pub targets: Option<Targets>,
 }
 

@@ -27,7 +27,7 @@ pub struct LoadBalancerState {
     pub targeting: Option<Targeting>,
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
-    /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
+    /// The load balancer as last ensured. Unset while a call runs, and after a failed call.
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,

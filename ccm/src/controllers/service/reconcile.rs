@@ -167,7 +167,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns an invalid request with what is known of a valid one.
+    /// Returns an invalid request, with the last valid request if it is known, else with the valid part of this
+    /// request.
     fn invalid(
         &self,
         subject: &Subject<'_>,
@@ -432,7 +433,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 }
                 Ok(true)
             }
-            // A previous leader may have added it.
+            // A previous leader may have added the finalizer.
             Err(Refusal::Deleted | Refusal::Changed) => Ok(false),
             Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }

@@ -70,7 +70,7 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 /// Returns the checksum of tags for the label on Nodes.
 ///
-/// It equals upstream's, so that a takeover in either direction makes no calls.
+/// The checksum equals upstream's, so that a takeover in either direction makes no calls.
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();

@@ -175,7 +175,7 @@ impl PersistentVolumeClaim {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Returns the VolumeAttributesClasses that it has, requests or is being changed to, without duplicates.
+    /// Returns the VolumeAttributesClasses that the claim has, requests or is being changed to, without duplicates.
     pub fn attributes_classes(&self) -> impl Iterator<Item = &Str> {
         let all = [&self.attributes_class, &self.current_attributes_class, &self.target_attributes_class];
         all.into_iter()

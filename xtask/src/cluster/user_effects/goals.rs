@@ -10,7 +10,7 @@ pub const RESOLUTION: Duration = Duration::from_secs(1);
 /// The missed goals of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissedGoals {
-    /// It took longer than with upstream's manager, beyond the tolerance.
+    /// The change took longer than with upstream's manager, beyond the tolerance.
     pub time: bool,
     /// More requests failed.
     pub failed: bool,

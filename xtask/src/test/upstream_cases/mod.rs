@@ -59,7 +59,7 @@ struct Case<'a> {
     upstream: &'a str,
     /// A description of the case.
     case: &'a str,
-    /// Tests that cover it, or the reason why none does.
+    /// Tests that cover the case, or the reason why no test does.
     covered: Result<Vec<&'a str>, &'a str>,
 }
 
