@@ -16,8 +16,7 @@ tokio::task_local! {
     static READ: RefCell<Records>;
 }
 
-/// Records in the reconcile that runs in this task that it has read a stale record of a namespace; does nothing outside of a
-/// reconcile.
+/// Records that the reconcile in this task has read a stale record of a namespace. Does nothing outside of a reconcile.
 pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
     // An error means that no reconcile runs in this task.
     let _ = READ.try_with(|read| {

@@ -1,4 +1,4 @@
-//! The session: the client, and data that the first call reads: the network, and the cluster's id in tags.
+//! The session: the client, and the data that the first call reads (the network, and the cluster's id in tags).
 
 use std::sync::{Arc, OnceLock};
 

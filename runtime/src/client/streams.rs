@@ -48,8 +48,8 @@ const IDLE_CONNECTIONS: usize = 25;
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two checks of a limit that has not been stated yet.
 const SETTINGS_POLL: Duration = Duration::from_millis(1);
-/// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of several
-/// servers behind an address may accept connections and never respond; the Lease allows only seconds.
+/// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of
+/// several servers behind an address may accept connections and never respond; the Lease allows only seconds.
 const DIAL_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of connections that are tried for one request, if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;

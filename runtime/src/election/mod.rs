@@ -302,7 +302,7 @@ impl Election {
     /// deadline. Returns true if the lease is known to have another holder or none (`LeaderElector.release`).
     ///
     /// A candidate that never wrote the lease has nothing to release, and sends no request. In a coordinated election
-    /// the API server may have written its identity.
+    /// the API server may have written the candidate's identity.
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();

@@ -86,8 +86,8 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
     }
 }
 
-/// Returns an index of children by the uid of their controller, in all namespaces: an owner without a namespace may have
-/// children in each.
+/// Returns an index of children by the uid of their controller, in all namespaces: an owner without a namespace may
+/// have children in each.
 pub(super) const fn by_controller<K: Kind>() -> Index<K> {
     Index {
         name: "controller",

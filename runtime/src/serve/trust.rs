@@ -67,8 +67,8 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Reads all sources for the first time. A file must be readable; the cluster's settings of front proxies must be,
-    /// unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
+    /// Reads all sources for the first time. Files must be readable, and so must the cluster's settings of front
+    /// proxies, unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
     pub(super) async fn new(
         options: &AuthenticationOptions,
         reviewer: Option<Arc<Reviewer>>,

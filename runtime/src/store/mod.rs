@@ -65,8 +65,8 @@ pub const fn by_controller<K: Kind>() -> Index<K> {
     }
 }
 
-/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not count:
-/// any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
+/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not
+/// count: any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
 pub fn owned_by(namespace: &str, controller: &Uid) -> u64 {
     index_key(("owned", namespace, controller))
 }
@@ -197,8 +197,8 @@ impl<K: Kind> Store<K> {
         self.noting_stale(self.read(|records| records.iter().cloned().collect::<Vec<_>>()))
     }
 
-    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the first
-    /// such record.
+    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
+    /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
         let mut visited = Vec::new();
         let is_found = self.read(|records| {

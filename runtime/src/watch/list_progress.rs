@@ -53,8 +53,8 @@ impl Limits {
         Self { pages: 20, objects: 1000, bytes: 1 << 20, record_bytes: 100 << 10 }
     }
 
-    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether the
-    /// server really has as many objects.
+    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether
+    /// the server really has as many objects.
     pub(super) fn check_watched<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
         if store.limited_bytes() > self.record_bytes {
             return Err(WatchError::TooLarge("the records of the kind take too much memory"));

@@ -394,7 +394,8 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// Reads an event. Objects of another kind are an error: of such an object, some other field would be read as a name.
+    /// Reads an event. Objects of another kind are an error: of such an object, some other field would be read as a
+    /// name.
     fn expected_event<'a>(&self, frame: &'a [u8]) -> Result<WatchEvent<'a>, WatchError> {
         let event = watch_event(frame)?;
         let (WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_)) = event else { return Ok(event) };

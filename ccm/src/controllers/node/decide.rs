@@ -35,8 +35,9 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
     })
 }
 
-/// Returns true if neither the node nor its instance has a provider ID. Such a node stays uninitialized: other controllers
-/// need the ID, and nothing sets it later. Upstream: cloud-provider, CloudNodeController.getInstanceMetadata.
+/// Returns true if neither the node nor its instance has a provider ID. Such a node stays uninitialized: other
+/// controllers need the ID, and nothing sets it later. Upstream: cloud-provider,
+/// CloudNodeController.getInstanceMetadata.
 pub fn lacks_provider_id(node: &Node, instance: &Instance) -> bool {
     instance.provider_id.is_empty() && !has_provider_id(node)
 }

@@ -150,8 +150,8 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
     delete(&*balancers, &one.id).await
 }
 
-/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no other
-/// is created.
+/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no
+/// other is created.
 pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[]);
@@ -286,8 +286,8 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     Ok(())
 }
 
-/// One load balancer is deleted between the call that lists them and the call that reads the tags of all of them: the others
-/// are found.
+/// One load balancer is deleted between the call that lists them and the call that reads the tags of all of them: the
+/// others are found.
 pub async fn classic_load_balancers_are_listed_while_another_is_deleted(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     for number in 1..=3 {

@@ -137,7 +137,8 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         }
         let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same repository.
+        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same
+        // repository.
         let present = packages.iter().map(|package| Path::new(&source).join(package));
         let present =
             present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));

@@ -255,8 +255,8 @@ impl Balancers {
         Ok(warnings)
     }
 
-    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws did that only for the nodes that
-    /// existed then.
+    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws has opened only the groups of nodes
+    /// that existed before the takeover.
     async fn open_to_classic(
         &self,
         work: &Work<'_>,

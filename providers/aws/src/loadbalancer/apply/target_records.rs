@@ -1,6 +1,6 @@
 //! Records for target groups in which other clusters register targets, too: only targets on record are deregistered.
 //!
-//! The record is kept in the cluster. It is written before targets are registered, and again after others were
+//! The record is kept in the cluster. It is written before targets are registered, and again after other targets were
 //! deregistered. So a crash between two calls never makes a target look like another cluster's (Load Balancer
 //! Controller: multiClusterManagerImpl).
 

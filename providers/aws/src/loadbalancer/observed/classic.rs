@@ -111,7 +111,7 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
                 let (first, second) = batch.split_at_mut(batch.len() / 2);
                 waiting.extend([second, first]);
             }
-            // Without tags it counts as foreign until the next list.
+            // Without tags the load balancer counts as foreign until the next list.
             Err(error) if error.is_not_found() => {}
             result => result?,
         }

@@ -103,8 +103,8 @@ impl Lookups {
     fn record(&mut self, pods: Vec<PodAddress>, interfaces: &[Interface], now: Instant) {
         for pod in pods {
             let groups = covering(interfaces, pod.address).map(|one| one.groups.clone());
-            // The node of a pod may be deleted before the pod, and nothing else leads to an interface with prefixes.
-            // The interface of a pod never changes.
+            // The groups that were found before are kept: the interface of a pod never changes. An interface with
+            // prefixes is found only by the node, which may be deleted before the pod.
             let before = self.get(&pod);
             let known = before.filter(|_| pod.pod.is_some()).and_then(|lookup| lookup.groups.clone());
             let misses = before.map_or(0, |lookup| lookup.misses).saturating_add(1);

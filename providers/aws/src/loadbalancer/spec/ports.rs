@@ -181,8 +181,8 @@ fn has_udp_port(spec: &LoadBalancerSpec, port: &Port) -> bool {
     spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp)
 }
 
-/// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests such
-/// listeners, so that the Load Balancer Controller may serve the port already, without encryption.
+/// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests
+/// such listeners, so that the Load Balancer Controller may serve the port already, without encryption.
 ///
 /// Differs from upstream: see docs/differences.md.
 fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint: bool, reading: &mut Reading<'_>) {
@@ -206,7 +206,8 @@ fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint
     }
 }
 
-/// Checks the ALPN policy, which only listeners for TLS have. Upstream: Load Balancer Controller, buildListenerALPNPolicy.
+/// Checks the ALPN policy, which only listeners for TLS have. Upstream: Load Balancer Controller,
+/// buildListenerALPNPolicy.
 fn check_alpn(listeners: &[ListenerSettings], flavour: Flavour, reading: &mut Reading<'_>) {
     let Some(policy) = reading.text("alpn-policy").filter(|policy| !ALPN_POLICIES.contains(policy)) else { return };
     let fix = format!("use {}", ALPN_POLICIES.join(", "));

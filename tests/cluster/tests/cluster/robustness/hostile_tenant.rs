@@ -310,7 +310,7 @@ async fn until_rolled_out(space: &Space) -> Result<()> {
 
 /// Creates all hostile objects as the tenant.
 async fn create_hostile_objects(stage: &Stage) -> Result<()> {
-    // Otherwise the largest of the tenant's workloads would fill the test's API server with pods.
+    // Without this quota, the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
     eventually("the quota counts", || async {
@@ -509,7 +509,7 @@ impl Drop for Writes {
 pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     aggregated::serve(&stage.bed.cluster).await?;
-    // Long enough for the next discovery, for lists of the new kinds, and for their fallbacks.
+    // The rounds last long enough for the next discovery, for lists of the new kinds, and for their fallbacks.
     for round in 0..6 {
         stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
