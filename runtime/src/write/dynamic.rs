@@ -139,7 +139,7 @@ impl Writer {
     /// kubelet.
     ///
     /// # Errors
-    /// A conflict when the object is another one.
+    /// A conflict if the object has another uid.
     pub async fn delete_immediately(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
         let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid.to_string() } });
         self.send_deletion(path::object(resource, key, None)?, options).await

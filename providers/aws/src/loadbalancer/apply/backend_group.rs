@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     deleted: BTreeSet<String>,
     /// Services whose load balancers have the group, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules that load balancers without security groups need: their sources are IP ranges.
+    /// Rules for load balancers without security groups: the sources of these rules are IP ranges.
     range_rules: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
@@ -89,8 +89,7 @@ impl Shared {
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
         let made = create_group(session, &names::backend_group(&name), &tags).await;
-        // After an error, the group may exist all the same: a deletion lists again before it concludes that nothing is
-        // left.
+        // The group may exist even after an error: the next deletion has to list again.
         inventory.expire().await;
         let group = made?;
         self.backend = Some((group.clone(), now));

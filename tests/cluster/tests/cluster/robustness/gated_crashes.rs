@@ -66,7 +66,7 @@ const SCENARIOS: [Scenario; 5] = [
 ];
 
 /// Writes: two of the definition (its condition and its stored versions), four of the migration (running, version,
-/// success, no longer running), and one of each of two objects.
+/// success, no longer running), and one write of each of the two objects.
 const MIGRATION: Scenario = Scenario {
     name: "migration",
     flags: |_| ALONE.map(str::to_owned).into(),
