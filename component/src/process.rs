@@ -225,7 +225,7 @@ impl Signals {
         }
     }
 
-    /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that
+    /// Runs `start`. If a signal arrives before it ends, drops it and returns `None`: a start may wait for APIs that
     /// are not served yet, and for credentials of a plugin that hangs.
     async fn run_unless_signalled<T>(
         &mut self,

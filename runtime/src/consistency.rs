@@ -1,9 +1,9 @@
 //! Read your own writes: a key is reconciled again only when the cache contains its previous writes.
 //!
-//! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
-//! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
-//! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
-//! so nothing can be miscounted. Upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! Every write returns the resourceVersion that it created. A key waits until the cache of the written kind has reached
+//! that version, and is requeued automatically. Deletions differ, because their response does not contain the version
+//! of the removal: a deletion has reached the cache when that very object, by uid, is missing in it or terminating.
+//! Nothing is counted, so nothing can be miscounted. Upstream: pkg/controller, UIDTrackingControllerExpectations;
 //! pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,11 +20,11 @@ use crate::lock::lock;
 use crate::store::{Cached, Progress, Store};
 use crate::wake::Wake;
 
-/// After this time an expected deletion counts as cached, because its object may never be removed. Upstream:
+/// Time after which an expected deletion counts as cached, because its object may never be removed. Upstream:
 /// pkg/controller, ExpectationsTimeout.
 const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
-/// With fewer keys than this, keys whose writes are cached are not removed.
+/// Minimum number of keys at which the keys without an outstanding write are removed.
 const SWEEP_FLOOR: usize = 256;
 
 /// The last write of a kind for a key.
@@ -40,7 +40,7 @@ struct Written {
 }
 
 impl Written {
-    /// Returns true if the cache of its kind, with this progress, contains it.
+    /// Returns true if the cache of the kind, with this progress, contains the write.
     fn is_cached(&self, progress: &Progress) -> bool {
         self.history != progress.history() || self.version <= progress.version()
     }
@@ -85,8 +85,8 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
-    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or idle,
-    /// may never be reconciled again: its key would stay in memory.
+    /// The number of keys at which the keys without an outstanding write are removed. An object that is deleted, or
+    /// idle, may never be reconciled again: its key would stay in memory.
     sweep_at: AtomicUsize,
     /// The number of waits for the cache of each kind, by group and plural name.
     skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -147,13 +147,14 @@ impl Consistency {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.is_write_lost))
     }
 
-    /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
+    /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when the cache contains
+    /// them.
     pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
     /// Reads the object of a key, if the cache contains all writes of kind `K` for the key; otherwise `wake` runs when
-    /// it does. A key without an object is removed.
+    /// the cache contains them. A key without an object is removed.
     pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;
@@ -248,7 +249,7 @@ impl Consistency {
     }
 }
 
-/// Removes the writes of a kind that its cache contains, and the keys that have no other.
+/// Removes the writes of a kind that its cache contains, and the keys that have no more writes.
 fn sweep(keys: &mut HashMap<ObjectKey, Expected>, kind: (&str, &str), progress: &Progress) {
     keys.retain(|_, expected| {
         expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));
@@ -373,7 +374,7 @@ mod tests {
         assert!(check());
         consistency.wrote_at(&key, &pods, &progress, 7);
         assert!(!check());
-        // A later write is waited for, too, although an earlier one is already awaited.
+        // The key waits for a later write, too, although it already waits for an earlier one.
         consistency.wrote_at(&key, &pods, &progress, 9);
         assert!(!check());
         progress.advance(7);

@@ -8,10 +8,10 @@ pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
 /// A page of a controller.
 #[derive(Clone)]
 pub struct Page {
-    /// The path under which it is served.
+    /// The path under which the page is served.
     pub path: String,
     /// The content type of the response.
     pub media_type: &'static str,
-    /// Returns the page for the pairs of a query. It must not block.
+    /// Returns the page for the pairs of a query. The function must not block.
     pub make: MakePage,
 }

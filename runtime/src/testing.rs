@@ -142,7 +142,7 @@ pub fn writer_of(clients: Arc<Clients>) -> Writer {
     Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
 }
 
-/// Like [`writer`], for the clients below it. `respond` gets the body of the request too.
+/// Like [`writer`], but returns clients, and `respond` also gets the body of the request.
 ///
 /// # Panics
 /// When the clients cannot be built.

@@ -94,7 +94,7 @@ mod tests {
         let started = std::time::Instant::now();
         (0..200_000).for_each(|identity| Wake::unique(identity, || {}).wait_in(&mut waiting));
         assert_eq!(waiting.len(), 200_000);
-        // With a search, 20 billion comparisons.
+        // A search would make 20 billion comparisons.
         assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     }
 }

@@ -133,12 +133,12 @@ impl Part {
                 ],
             },
             Self::Crashes => Call {
-                // One scenario at a time: each runs several variants concurrently.
+                // The scenarios run one at a time, because each runs several variants concurrently.
                 arguments: one_at_a_time(&[CRASHES]),
                 environment: Vec::new(),
             },
             Self::Hostile => Call {
-                // They measure durations: one test at a time.
+                // These tests measure durations, so that they run one at a time.
                 arguments: one_at_a_time(&HOSTILE),
                 environment: Vec::new(),
             },

@@ -1,5 +1,5 @@
 //! The flags of every controller manager, which upstream's staging modules (controller-manager, apiserver,
-//! component-base) add to both. A binary adds its own.
+//! component-base) add to both of upstream's managers. A binary adds its own.
 
 crate::flags! {
     /// Profiling, and leader migration. Upstream: controller-manager,

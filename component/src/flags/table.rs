@@ -26,12 +26,12 @@ pub struct Flag {
     pub effect: Effect,
     /// One line of help.
     pub help: &'static str,
-    /// The reason not to use it; such a flag is hidden in `--help`. Upstream: pflag, MarkDeprecated.
+    /// The reason not to use the flag; such a flag is hidden in `--help`. Upstream: pflag, MarkDeprecated.
     pub deprecated: Option<&'static str>,
 }
 
 impl Flag {
-    /// Returns its one-letter name.
+    /// Returns the flag's one-letter name.
     pub fn shorthand(&self) -> Option<char> {
         match self.name {
             "v" => Some('v'),

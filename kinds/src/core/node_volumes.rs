@@ -30,7 +30,7 @@ pub struct NodeVolumes {
 }
 
 impl NodeVolumes {
-    /// Creates them from the lists of a node's status.
+    /// Creates the record from the lists of a node's status.
     pub fn new(is_managed: bool, attached: Vec<AttachedVolume>, mut in_use: Vec<Str>) -> Self {
         let mut by_name: Box<[usize]> = (0..attached.len()).collect();
         by_name.sort_unstable_by_key(|at| &*attached[*at].name);
@@ -59,7 +59,8 @@ impl NodeVolumes {
         self.in_use.binary_search_by(|name| (**name).cmp(volume)).is_ok()
     }
 
-    /// Reads them from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost memory.
+    /// Reads the record from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost
+    /// memory.
     pub(crate) fn read(is_managed: bool, status: &[u8]) -> Result<Self, WireError> {
         let (mut attached, mut in_use) = (Vec::new(), Vec::new());
         for field in fields(status) {

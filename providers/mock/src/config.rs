@@ -40,8 +40,9 @@ pub struct MockConfig {
     /// Address that serves state, calls, faults and instances over HTTP; `None`: not served. Any client may change
     /// anything, so keep it on a loopback address.
     pub listen: Option<SocketAddr>,
-    /// The Secret with the provider's credentials in its key `token`, as `namespace/name`; `None`: it needs none. The
-    /// cloud accepts any until one is set with [`MockCloud::set_token`](crate::MockCloud::set_token).
+    /// The Secret with the provider's credentials in its key `token`, as `namespace/name`; `None`: the provider needs
+    /// no credentials. The cloud accepts any token until one is set with
+    /// [`MockCloud::set_token`](crate::MockCloud::set_token).
     pub secret: Option<String>,
     /// URL of a mock cloud that another process serves at its `listen`, as `http://127.0.0.1:9902`: several processes
     /// then use the same cloud, which outlives each of them. No other field may be set.

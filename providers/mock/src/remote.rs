@@ -28,7 +28,7 @@ use crate::wire::Call;
 /// Maximum time for a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Characters of a cluster's name that are sent as they are in a path.
+/// Returns true for a character that is not escaped when a cluster's name is sent in a path.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
@@ -103,7 +103,7 @@ impl CloudProvider for RemoteProvider {
         let body = self.0.send(Method::GET, "/config", Vec::new(), "GetConfig").await?;
         let config = serde_json::from_slice(&body)
             .map_err(|error| CloudError::new(ErrorKind::Transient, "GetConfig", error.to_string()))?;
-        // A concurrent call may have stored it; its value is the same.
+        // A concurrent call may have stored the configuration; its value is the same.
         let _ = self.0.config.set(config);
         Ok(())
     }

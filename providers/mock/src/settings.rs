@@ -18,8 +18,8 @@ pub const PREFIX: &str = "mock.cloud/";
 /// The only annotation that decides about targets.
 pub const TARGETS: &str = "mock.cloud/targets";
 
-/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
-/// `mock.cloud/report: "true"`.
+/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the
+/// annotation `mock.cloud/report: "true"`.
 pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";
 
 /// The class that the mock accepts in addition to Services without one.

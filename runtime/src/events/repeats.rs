@@ -40,7 +40,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Adds a repeat. It replaces an earlier one of the same event and keeps its due time.
+    /// Adds a repeat. If it replaces an earlier repeat of the same event, the due time is unchanged.
     pub(super) fn put(&mut self, event: Event) {
         let key = format!("{}/{}", event.namespace(), event.name);
         let wait = match self.series.get_mut(&key) {

@@ -35,7 +35,7 @@ use crate::write::Writer;
 use long_runs::{Views, described, report_long_runs};
 use startup::{Start, Waiting, start_workers};
 
-/// Time in which cancelled tasks have to end. One that blocks its thread does not.
+/// Time in which cancelled tasks have to end. A task that blocks its thread does not end.
 const CANCELLATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a manager.
@@ -77,7 +77,7 @@ impl Default for ManagerOptions {
 pub enum ExitReason {
     /// A shutdown was requested.
     Shutdown,
-    /// Another process leads, or may: this one must exit immediately.
+    /// Another process leads, or may lead: this process must exit immediately.
     LeaseLost(Lost),
     /// A defect ended a watch: its store is out of date, and this process must exit.
     WatchEnded,
@@ -231,8 +231,8 @@ impl Manager {
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
-    /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
-    /// `start` gets from the registry. Controllers that are added in another way wait for all kinds.
+    /// Adds controllers that wait only for the kinds that they read: the kinds in `declared`, and the kinds whose
+    /// stores `start` gets from the registry. Controllers that are added in another way wait for all kinds.
     pub fn add_with_reads(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
@@ -350,7 +350,7 @@ impl Manager {
         watches.spawn(report_long_runs(self.views()));
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
-            // It is aborted together with the watches.
+            // The candidacy is aborted together with the watches.
             watches.spawn(Candidacy::new(self.clients.control.clone(), config, versions).run());
         }
         watches

@@ -11,7 +11,7 @@ use super::labels::Labels;
 /// label.
 pub const MAX_SERIES: usize = 1000;
 
-/// The same for gauges that are counted at each scrape, of which large clusters have many.
+/// Maximum number of series of a gauge that is counted at each scrape: large clusters have many.
 pub const MAX_COUNTED_SERIES: usize = 50_000;
 
 /// The value of labels whose own values are not exposed.

@@ -29,7 +29,7 @@ use crate::lock::lock;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the head of a request. Upstream: apiserver, SecureServingInfo.Serve.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(32);
-/// A connection without requests is closed after this time. Upstream: apiserver, SecureServingInfo.Serve.
+/// Time without requests after which a connection is closed. Upstream: apiserver, SecureServingInfo.Serve.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
 /// that arrives together with the end of the connection.
@@ -38,11 +38,12 @@ const CLOSE_DELAY: Duration = Duration::from_millis(100);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set. Upstream: apiserver, SecureServingInfo.Serve.
 const DEFAULT_MAX_STREAMS: u32 = 100;
-/// Requests of one connection whose users are being authenticated and authorized. Further ones are refused: their heads
-/// stay in memory while a review waits, and no client needs more before its first response.
+/// Maximum number of requests of one connection whose users are being authenticated and authorized. Further requests
+/// are refused: their heads stay in memory while a review waits, and no client needs more requests before its first
+/// response.
 const MAX_UNREVIEWED: u32 = 8;
-/// Unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is a
-/// number.
+/// Maximum unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is
+/// a number.
 const WINDOW_BYTES: u32 = 65_535;
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -59,7 +60,7 @@ pub(super) struct Protocol {
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
-    /// Number of those whose users are not yet known to be authorized.
+    /// Number of running requests whose users are not authorized yet.
     unreviewed: AtomicU32,
     /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
@@ -112,7 +113,7 @@ struct RunningRequest<'a> {
 }
 
 impl<'a> RunningRequest<'a> {
-    /// Begins a request. Returns `None` if too many of the connection are unreviewed.
+    /// Begins a request. Returns `None` if the connection has too many unreviewed requests.
     fn begin(activity: &'a Activity) -> Option<Self> {
         if activity.unreviewed.fetch_add(1, Ordering::AcqRel) >= MAX_UNREVIEWED {
             activity.unreviewed.fetch_sub(1, Ordering::AcqRel);

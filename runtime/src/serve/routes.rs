@@ -45,7 +45,7 @@ pub struct ServedContent {
     /// Pages that controllers added.
     pub pages: Vec<Page>,
     /// The runtime on which metrics, diagnostics and pages of controllers are rendered: they wait for locks that
-    /// controllers hold, and probes must not. `None`: that of the server.
+    /// controllers hold, and probes must not. `None`: the server's runtime.
     pub page_runtime: Option<Handle>,
     /// `/debug/flags/v`; `None` if disabled. Upstream: with --profiling=false.
     pub set_verbosity: Option<SetVerbosity>,

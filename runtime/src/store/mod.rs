@@ -26,8 +26,8 @@ use indexed::Indexed;
 pub use progress::Progress;
 use undecodable::Undecodable;
 
-/// A declared way to look up records other than by name: `keys` yields the hash of each value under which a record is
-/// found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
+/// A way to look up records by other values than their names: `keys` yields the hash of each value under which a record
+/// is found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
 #[derive(Debug)]
 pub struct Index<K: 'static> {
     /// Unique among the kind's indexes.
@@ -65,8 +65,8 @@ pub const fn by_controller<K: Kind>() -> Index<K> {
     }
 }
 
-/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not count:
-/// any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
+/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not
+/// count: any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
 pub fn owned_by(namespace: &str, controller: &Uid) -> u64 {
     index_key(("owned", namespace, controller))
 }
@@ -197,8 +197,8 @@ impl<K: Kind> Store<K> {
         self.noting_stale(self.read(|records| records.iter().cloned().collect::<Vec<_>>()))
     }
 
-    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the first
-    /// such record.
+    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
+    /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
         let mut visited = Vec::new();
         let is_found = self.read(|records| {
@@ -224,18 +224,19 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
-    /// deleted because something is missing here.
+    /// deleted because an object is missing in this store.
     pub fn undecodable(&self) -> usize {
         self.undecodable.len()
     }
 
-    /// Returns the number of those objects in a namespace. Decisions in other namespaces do not depend on them.
+    /// Returns the number of undecodable objects in a namespace. Decisions in other namespaces do not depend on them.
     pub fn undecodable_in(&self, namespace: &str) -> usize {
         self.undecodable.count(|key| *key.namespace == *namespace)
     }
 
     /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
-    /// decoded. The Writer refuses deletions in its namespace by a reconcile that has read it.
+    /// decoded. A reconcile that has read such a record cannot delete anything in the record's namespace: the Writer
+    /// refuses.
     pub fn is_stale(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
@@ -328,8 +329,8 @@ impl<K: Kind> Store<K> {
         read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
-    /// to queue keys. A subscriber that is added after the watch has started misses earlier changes.
+    /// Calls `subscriber` for each change, in order, after the store contains it. The subscriber must not block: it
+    /// maps a change to queue keys. A subscriber that is added after the watch has started misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
@@ -377,7 +378,7 @@ impl<K: Kind> Store<K> {
         self.undecodable.add(key)
     }
 
-    /// Returns true if the API server has an object of this name, decodable or not, as far as the watch knows.
+    /// Returns true if the API server has an object of this name, decodable or not, according to the watch.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }

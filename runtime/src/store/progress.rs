@@ -59,7 +59,7 @@ impl Progress {
         lock(&self.state).history
     }
 
-    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns true if it was.
+    /// Runs `wake` once the version is reached. If it is reached already, runs `wake` immediately and returns true.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         let mut state = lock(&self.state);

@@ -11,8 +11,8 @@ use kinds::meta::ObjectKey;
 
 use crate::text::{percent_encode, percent_encode_segment};
 
-/// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; three times this
-/// length, which the escaped name may have, still fits into a request.
+/// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; even an escaped
+/// name, which may be three times as long, fits into a request.
 const MAX_SEGMENT_BYTES: usize = 16 * 1024;
 
 /// Maximum number of bytes of a refused name in the error message.

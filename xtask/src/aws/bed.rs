@@ -55,13 +55,13 @@ pub struct Manager {
     pub name: &'static str,
     /// Its program.
     pub program: PathBuf,
-    /// It runs with the permissions of ccm's manifest; otherwise as an admin.
+    /// The manager runs with the permissions of ccm's manifest; otherwise as an admin.
     pub own_rights: bool,
 }
 
 impl Bed {
-    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; otherwise, nodes
-    /// are Ready immediately and no other program writes to them.
+    /// Starts a control plane and moto, without instances. With `kubelets`, fake kubelets make nodes Ready and run
+    /// pods; otherwise, nodes are Ready immediately and no other program writes to them.
     ///
     /// # Errors
     /// If the control plane's programs or moto are not available or do not start.

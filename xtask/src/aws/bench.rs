@@ -15,7 +15,7 @@ use super::bed::{Bed, Calls, Manager, since};
 use super::{ours, upstream};
 use crate::process::usage;
 
-/// After this time without an AWS call, a manager is done.
+/// Time without an AWS call after which a manager is done.
 const REST: Duration = Duration::from_secs(4);
 /// The cluster size before the measurement.
 const FIRST: usize = 3;
@@ -24,7 +24,7 @@ const FIRST: usize = 3;
 #[derive(Debug, Clone, Copy)]
 struct Size {
     nodes: usize,
-    /// With one port each: with two, upstream's rules in the nodes' security group exceed AWS's quota.
+    /// Services with one port each: with two ports, upstream's rules in the nodes' security group exceed AWS's quota.
     services: usize,
     resyncs: usize,
 }
@@ -38,7 +38,7 @@ impl Size {
 #[derive(Debug)]
 struct Scenario {
     title: String,
-    /// Until the last call that it caused.
+    /// Time until the last call that the scenario caused.
     took: Duration,
     calls: Calls,
 }
@@ -64,7 +64,7 @@ struct Measured {
     cpu: f64,
 }
 
-/// Measures both and prints tables; with `assert`, fails if a goal is missed.
+/// Measures both managers and prints tables; with `assert`, fails if a goal is missed.
 pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     let size = if quick { Size::QUICK } else { Size::WHOLE };
     let managers = [upstream()?, ours(ccm, !quick)?];
@@ -214,7 +214,7 @@ impl ScenarioStart {
 
 /// The position of the scenario in which Services are created.
 const CREATED: usize = 1;
-/// The position of the scenario in which they are deleted.
+/// The position of the scenario in which Services are deleted.
 const DELETED: usize = 5;
 
 /// A goal for the ratio of ours to upstream's.

@@ -17,13 +17,13 @@ use super::intended::{INTENDED, Side, Verdict, classify};
 use super::inventory::inventory;
 use super::{OURS, UPSTREAM, ours, upstream};
 
-/// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
+/// Time without an AWS call after which a manager is done: longer than upstream's delay before its first retry.
 const REST: Duration = Duration::from_secs(7);
 
 /// The facts after each step, by the step's name.
 type Steps = Vec<(String, BTreeSet<String>)>;
 
-/// Compares both; fails if an unlisted difference exists, or a listed one does not.
+/// Compares both managers; fails if an unlisted difference exists, or a listed one does not.
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
@@ -45,7 +45,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the facts that only one of both has after the same step.
+/// Returns the facts that only one of the managers has after the same step.
 fn differences(ours: &Steps, upstream: &Steps) -> Vec<(Side, String, String)> {
     let only = |side, step: &str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         here.difference(there).map(|fact| (side, step.to_owned(), fact.clone())).collect::<Vec<_>>()

@@ -172,7 +172,7 @@ impl ManyPods {
         let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
-        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
+        // The objects are deleted even after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
         for pod in pods.list(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();

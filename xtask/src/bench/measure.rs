@@ -13,7 +13,7 @@ use super::subject::{Checkpoint, Mode, Subject};
 pub enum Scenario {
     /// Deployments are created, until all their pods are ready
     Create,
-    /// All of them get a new image, until the last old pod is deleted
+    /// The Deployments of `create` get a new image, until the last old pod is deleted
     Update,
     /// Nothing happens in an empty cluster
     IdleEmpty,
@@ -259,7 +259,7 @@ impl Metric {
 }
 
 impl Measurement {
-    /// Creates one from two points in time; `wall` is in seconds, if the time is measured.
+    /// Creates a measurement from two points in time; `wall` is in seconds, if the time is measured.
     pub fn new(
         (subject, mode, scenario): (Subject, Mode, Scenario),
         wall: Option<f64>,

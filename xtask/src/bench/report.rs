@@ -103,7 +103,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     page
 }
 
-/// Returns the mean number of requests of a run by kind, of ours and of upstream's.
+/// Returns the mean number of requests of a run by kind: of our manager and of upstream's.
 fn requests(measurements: &[Measurement]) -> BTreeMap<(Mode, Scenario), BTreeMap<String, [String; 2]>> {
     let mut sums: BTreeMap<(Mode, Scenario), BTreeMap<String, [u64; 2]>> = BTreeMap::new();
     let mut runs: BTreeMap<(Mode, Scenario, Subject), u64> = BTreeMap::new();

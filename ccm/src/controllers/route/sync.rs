@@ -109,7 +109,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
         let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
-        // Upstream: route controller, recordRouteSync: a failed change is no failed pass.
+        // Upstream: route controller, recordRouteSync: a failed change does not make the pass a failed one.
         let result = if results.iter().any(Result::is_ok) { "changed" } else { "noop" };
         (Outcome::RequeueAfter(next), result)
     }

@@ -56,7 +56,7 @@ struct Leak {
 }
 
 impl Audit {
-    /// Remembers resources without a Service. Returns those that an audit at least one period ago found too.
+    /// Records resources without a Service. Returns the resources that an audit at least one period ago has found, too.
     fn suspect(&self, unwanted: Vec<Owned>, now: Instant) -> Vec<Owned> {
         let mut suspects = lock(&self.suspects);
         let before = std::mem::take(&mut *suspects);
@@ -100,7 +100,7 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     }
     owned.retain(|owned| {
         if owned.id.namespace.is_empty() {
-            // Its tags name no Service: it may belong to any.
+            // The resource's tags name no Service: it may belong to any.
             !services.iter().any(|id| cloud.may_be_owned_by(owned, id))
         } else {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));
@@ -110,8 +110,8 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     owned
 }
 
-/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and those that this process
-/// created.
+/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and the resources that this
+/// process created.
 pub struct Scope<'a, S> {
     pub kubernetes: &'a S,
     pub cloud: &'a dyn LoadBalancers,

@@ -34,7 +34,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns all cached Services.
     fn services(&self) -> Vec<Arc<Service>>;
 
-    /// Returns the nodes that may take traffic. The list is shared; calls return the same one until it changes.
+    /// Returns the nodes that may take traffic. The list is shared; calls return the same list until the nodes change.
     fn nodes(&self) -> Arc<[NodeTarget]>;
 
     /// Returns a Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.

@@ -26,12 +26,12 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 /// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DesiredState {
-    /// None, or one of another controller: this controller does nothing.
+    /// No load balancer, or a load balancer of another controller: this controller does nothing.
     Nothing,
     /// This controller's load balancer.
     LoadBalancer,
-    /// A load balancer is no longer requested. Because the finalizer is set, one may exist: it is deleted, then the
-    /// finalizer is removed.
+    /// A load balancer is no longer requested. Because the finalizer is set, a load balancer may exist: it is deleted,
+    /// then the finalizer is removed.
     Cleanup,
 }
 

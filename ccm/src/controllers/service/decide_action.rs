@@ -21,9 +21,10 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
-    /// this process has worked on one: its targets are updated, and a change in progress is completed. Otherwise only the
-    /// targets of one that was published are updated, if they do not depend on the mistake: `rest` is the request without it.
+    /// A request that no retry can fulfil. If this process has worked on an earlier valid request (`last`), the load
+    /// balancer stays as that request describes it: its targets are updated, and a change in progress is completed.
+    /// Otherwise only the targets of a published load balancer are updated, if they do not depend on the mistake:
+    /// `rest` is the request without the mistake.
     Invalid { error: CloudError, last: Option<Wanted>, rest: Option<Wanted> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -34,7 +35,7 @@ pub enum Request {
 pub struct Wanted {
     pub spec: Arc<LoadBalancerSpec>,
     pub targeting: Targeting,
-    /// `None` if it needs endpoints, which are not watched.
+    /// `None` if the load balancer needs endpoints, which are not watched.
     pub targets: Option<Targets>,
 }
 
@@ -60,7 +61,7 @@ impl Request {
 /// The next step of a reconcile.
 #[derive(Debug, PartialEq)]
 pub enum Action<'a> {
-    /// There is nothing to do and nothing to remember.
+    /// There is nothing to do, and no state to keep.
     Forget,
     /// No call until this time has passed, or until something changes.
     Wait(Option<Duration>),
@@ -87,7 +88,7 @@ pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Opti
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is that of this Service, not of an earlier one with the same name
+/// Returns the next action for a Service. `state` belongs to this Service, not to an earlier one with the same name
 /// (see [`previous`]).
 pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
@@ -118,8 +119,8 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of them
-/// once.
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of
+/// targets once.
 fn follow<'a>(rest: &'a Wanted, state: &LoadBalancerState) -> Action<'a> {
     let differ = |targets: &&Targets| {
         state.last_targets.as_ref().is_none_or(|last| !same_targets(rest.targeting, last, targets))

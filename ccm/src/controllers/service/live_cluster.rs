@@ -172,7 +172,7 @@ impl Cluster for Kubernetes {
     }
 
     async fn hold(&self, service: &Service) -> Result<(), Refusal> {
-        // With the version, success means that no previous leader has added it.
+        // With the version as a precondition, success means that no previous leader has added the finalizer.
         let version = service.meta.version.to_string();
         self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER], "resourceVersion": version } })).await
     }

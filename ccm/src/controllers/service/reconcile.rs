@@ -141,7 +141,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }))
     }
 
-    /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
+    /// Reads what the Service requests. First records the objects that the request depends on, so that their changes
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
@@ -167,7 +167,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns an invalid request with what is known of a valid one.
+    /// Returns an invalid request, with the last valid request if it is known, else with the valid part of this
+    /// request.
     fn invalid(
         &self,
         subject: &Subject<'_>,
@@ -189,8 +190,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Request::Invalid { error, last: None, rest }
     }
 
-    /// Remembers the kind of targets. Their changes may already matter while a call is held back; they only requeue the
-    /// Service.
+    /// Records the kind of targets. From then on, changes of such targets requeue the Service, even while a call is
+    /// held back.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {
             state.targeting = Some(targeting);
@@ -296,14 +297,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let same_nodes = names(&from.targets).eq(names(targets));
                 state.ensured = Some(EnsuredLoadBalancer { targets: targets.clone(), ..from });
                 state.clear_failures();
-                // Labels and addresses of nodes change often; hosts are new only if other nodes are. Pods change too
-                // often for an event each.
+                // There is no event for changed labels and addresses of nodes, or for changed pods: these change too
+                // often.
                 if wanted.targeting == Targeting::Nodes && !same_nodes {
                     self.announce_hosts(subject, targets);
                 }
                 None
             }
-            // Another client deleted it; the next action creates it again.
+            // Another client deleted the load balancer; the next action creates it again.
             Err(error) if error.is_not_found() => None,
             Err(error) => Some(self.record_failed_update(subject, wanted, state, (&targets.nodes, &error))),
         }
@@ -432,14 +433,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 }
                 Ok(true)
             }
-            // A previous leader may have added it.
+            // A previous leader may have added the finalizer.
             Err(Refusal::Deleted | Refusal::Changed) => Ok(false),
             Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
 
     /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced.
-    /// If the write fails, its retry records it.
+    /// If the write fails, its retry records the end.
     async fn publish_ensured(
         &self,
         subject: &Subject<'_>,

@@ -138,12 +138,12 @@ impl Pod {
 }
 
 impl Pod {
-    /// Returns true if it has neither finished nor is being deleted. Upstream: pkg/controller, IsPodActive.
+    /// Returns true if the pod has not finished and is not being deleted. Upstream: pkg/controller, IsPodActive.
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.meta.is_deleting()
     }
 
-    /// Returns true if it is being deleted and has not finished. Upstream: pkg/controller, IsPodTerminating.
+    /// Returns true if the pod is being deleted and has not finished. Upstream: pkg/controller, IsPodTerminating.
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.meta.is_deleting()
     }
@@ -176,7 +176,7 @@ impl Pod {
         self.is_terminal() || self.meta.is_deleting() && !runs
     }
 
-    /// Returns true if it has succeeded or failed.
+    /// Returns true if the pod has succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }

@@ -67,7 +67,7 @@ impl PackedUsage {
         Ok(Self(context.interner.blob(&out)))
     }
 
-    /// Returns true if both share the same memory.
+    /// Returns true if both values share the same memory.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -26,7 +26,8 @@ pub struct Volumes {
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
-    /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section [`Pod::SELINUX`].
+    /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section
+    /// [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
 }
 

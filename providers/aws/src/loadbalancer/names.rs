@@ -65,16 +65,17 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// Returns true if a load balancer's name was made from the Service's uid, so that no other has it.
+/// Returns true if a load balancer's name was made from the Service's uid, so that no other load balancer has it.
 pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     let schemes = [Scheme::Internal, Scheme::InternetFacing];
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
 }
 
-/// Returns the name by which rules in nodes' groups identify a Service's load balancer: its own if that was generated.
+/// Returns the name by which rules in nodes' groups identify a Service's load balancer: the load balancer's own name if
+/// that was generated.
 ///
 /// A copy of the cluster has Services with the same uids. Its load balancer can exist next to one whose name the user
-/// chose. The rules of each have a name with the cluster's id; without an id they cannot differ.
+/// chose. The rules of each load balancer have a name with the cluster's id; without an id the names cannot differ.
 pub(crate) fn rule_name(cluster: &ClusterTags, id: &LoadBalancerId, balancer: &str) -> String {
     match cluster.id.is_empty() {
         _ if is_generated(id, balancer) => balancer.to_owned(),
@@ -87,8 +88,8 @@ fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &["rules", &cluster.id, &id.uid])
 }
 
-/// Returns the names that rules of a Service's load balancer may have. Earlier versions used the first one for every
-/// name that a user chose.
+/// Returns the names that rules of a Service's load balancer may have. Rules of a load balancer whose name a user chose
+/// may have the first of these names: earlier versions used it.
 pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
     [
         balancer(Flavour::CloudProvider, id, Scheme::Internal),
@@ -99,8 +100,9 @@ pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String;
 }
 
 /// Returns a target group's name. Two names differ if ELB could not change one group into the other; if the load
-/// balancers differ, because a group serves only one; and, for instances, if the node ports differ, so that a listener
-/// moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the same cases.
+/// balancers differ, because a group serves only one load balancer; and, for instances, if the node ports differ, so
+/// that a listener moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the
+/// same cases.
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,
@@ -112,8 +114,8 @@ pub(crate) fn target_group(
     group(id, &id.name, &[balancer, &ports(port, node_port)], target_type, protocol, ipv6)
 }
 
-/// Returns the name of a target group for a port of another Service; it differs where the names of the Service's own
-/// groups would.
+/// Returns the name of a target group for a port of another Service; names differ in the same cases as the names of the
+/// Service's own groups.
 pub(crate) fn backend(
     id: &LoadBalancerId,
     balancer: &str,
@@ -143,7 +145,7 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one with the same
+/// Returns true if this name may have been generated for a resource of this Service, or of an earlier one with the same
 /// name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
@@ -192,8 +194,8 @@ pub(crate) fn is_group_rule(id: &LoadBalancerId, description: &str) -> bool {
 
 /// Returns the name of the security group that all load balancers of a cluster share.
 ///
-/// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none
-/// of its own load balancers needs one.
+/// It differs from the name of the Load Balancer Controller's group (`k8s-traffic-`): each program would delete the
+/// other's group once none of its own load balancers needs the group.
 pub(crate) fn backend_group(cluster: &str) -> String {
     format!("k8s-nlb-backend-{}-{}", plain(cluster, 228), &hash(&[cluster])[..10])
 }

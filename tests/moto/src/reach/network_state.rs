@@ -21,9 +21,9 @@ struct Rule {
     protocol: String,
     from: i32,
     to: i32,
-    /// The security group that it allows, if any.
+    /// The security group that the rule allows, if any.
     group: String,
-    /// The address range that it allows, if any.
+    /// The address range that the rule allows, if any.
     range: String,
 }
 

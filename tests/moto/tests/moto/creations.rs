@@ -24,7 +24,7 @@ pub async fn creations_share_their_reads(_: Space) -> Result<()> {
         settle(&moto, &*balancers, one, &all).await?;
     }
     let (calls, changes) = (moto.proxy.calls(), moto.proxy.changes());
-    // The shared security group and a rule for it are the others.
+    // The two other changes create the shared security group and a rule for it.
     ensure!(changes == SERVICES * 6 + 2, "{changes} changes: {calls:?}");
     for action in ["DescribeTargetHealth", "DescribeListeners", "DescribeLoadBalancerAttributes", "DescribeTags"] {
         ensure!(moto.proxy.calls_of(action) == 0, "{action} was called: {calls:?}");

@@ -46,7 +46,8 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
     Ok([balancer, targets, group])
 }
 
-/// A Service with cloud-provider-aws's finalizer that the controller serves: its cleanup here deletes nothing.
+/// The controller serves a Service that has cloud-provider-aws's finalizer: the cleanup by this provider deletes
+/// nothing.
 pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);
@@ -189,7 +190,7 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     delete(&*balancers, &one.id).await
 }
 
-/// Another process knows a Service only as invalid: its targets follow pods nevertheless, and nothing else is changed.
+/// A Service is invalid when another process starts: its targets follow pods nevertheless, and nothing else is changed.
 pub async fn targets_follow_while_the_request_is_invalid(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("nlb-target-type", "ip")]);

@@ -40,7 +40,7 @@ async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&s
 
 impl UsersBalancer {
     async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
-        // moto's security groups are about load balancers of Services.
+        // The checks of reachability cover only load balancers of Services.
         moto.proxy.open_by_hand(["users".to_owned()].into());
         let key = format!("kubernetes.io/cluster/{CLUSTER}");
         let balancer = [
@@ -81,7 +81,7 @@ impl UsersBalancer {
         }
         for (action, parameter, arn) in calls {
             let response = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
-            // Without the id of the request.
+            // The id of the request is omitted.
             all.push(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
         }
         Ok(all)
@@ -146,7 +146,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(moto.proxy.changes() == changes, "changes without a reason: {:?}", moto.proxy.calls());
 
-    // A crash during the deletion, and another process.
+    // The process crashes during the deletion, and another process continues.
     moto.proxy.arm(Fault::first("DeregisterTargets", Effect::Outage));
     ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "it was deleted");
     moto.proxy.disarm();
@@ -214,7 +214,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     }
     ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
 
-    // Once the owner agrees, the tags are read again soon. Without a listener, the group gets no traffic.
+    // When the owner has set the tag, the tags are read again soon. Without a listener, the group gets no traffic.
     let tags =
         [("ResourceArns.member.1", &*of_others), ("Tags.member.1.Key", ALLOWED), ("Tags.member.1.Value", "default")];
     moto.aws.call(Service::Elb, "AddTags", &tags).await?;

@@ -20,7 +20,7 @@ use crate::bench::{api, kubelets};
 pub struct Size {
     /// Pods, each with a volume.
     pub pods: u32,
-    /// The nodes that they are spread over.
+    /// The nodes that the pods are spread over.
     pub nodes: u32,
 }
 

@@ -102,7 +102,8 @@ async fn uncached_read_decides_whether_a_service_exists() {
     sim.change(&key("gone"), |service| service.meta.uid = Uid::parse("uid-gone"));
     assert_eq!((audit(&process).await, audit(&process).await), (0, 0));
     assert_eq!((balancers(&sim), sim.take_events()), (vec!["gone".to_owned(), "web".to_owned()], vec![]));
-    // Once the cache contains it, it requests no load balancer: the leak is reported, and a user has to fix it.
+    // Once the cache contains the Service, it no longer requests a load balancer: the leak is reported, and a user has
+    // to fix it.
     sim.change(&key("gone"), |service| service.kind = ServiceType::ClusterIp);
     process.deliver(&key("gone"));
     pass(1.0).await;

@@ -28,7 +28,7 @@ const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 /// The result of opening the security groups of targets.
 #[derive(Debug, Default)]
 pub(super) struct Access {
-    /// A load balancer without security groups needs other rules than before.
+    /// The load balancer has no security groups, and its rules must change.
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
@@ -41,7 +41,8 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
     group.recorded = change.record_after.or(change.record_before).or(group.recorded.take());
 }
 
-/// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
+/// Returns the settings that a group was made from. A listener's own group is found by its port, a group for another
+/// Service by that Service's name and port.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     if group.user {
@@ -145,10 +146,10 @@ impl Balancers {
         Ok(caller.warnings)
     }
 
-    /// Finds the desired target groups that a Service's load balancer forwards to, and those of the user.
+    /// Finds the desired target groups that a Service's load balancer forwards to, and the user's target groups.
     ///
-    /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
-    /// left out.
+    /// If AWS refuses changes of a load balancer, the load balancer may lack listeners, or have groups of another kind.
+    /// Such groups are left out.
     pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
         let mut groups = self.find_own_groups(work, &listing, state).await?;
@@ -211,7 +212,7 @@ impl Balancers {
         opened.map(drop)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports.
+    /// Opens the security groups of new targets, and for new ports the security groups of all targets.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         // Users open nodes to their own load balancers themselves.
         if !work.settings.node_rules || work.settings.listeners.is_empty() {
@@ -245,7 +246,8 @@ impl Balancers {
     }
 }
 
-/// Returns the target groups that the desired listeners forward to. While one is exchanged for another, both count.
+/// Returns the target groups that the desired listeners forward to. While one target group is exchanged for another,
+/// both are returned.
 fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,

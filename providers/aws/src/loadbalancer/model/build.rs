@@ -62,7 +62,7 @@ pub(crate) fn wants_backend(
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
-/// Balancer. They are reached only while it has the group that their rules reference.
+/// Balancer. The nodes and pods are reached only while the load balancer has the group that their rules reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.shared);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
@@ -237,7 +237,7 @@ fn listeners(
     (listeners, backends)
 }
 
-/// Returns the warning about a target group that has more targets than it may.
+/// Returns the warning about a target group with more desired targets than the maximum.
 fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all: usize) -> Option<String> {
     let most = settings.max_targets.filter(|most| all > *most)?;
     let of = group.backend.as_ref().map(|backend| format!(" of {}", backend.service)).unwrap_or_default();
@@ -252,7 +252,7 @@ pub(crate) fn group_tags(group: &Group, settings: &Settings, cluster: &ClusterTa
     tags
 }
 
-/// Returns the security group of a load balancer that several Services share, with the rules of this one.
+/// Returns the security group of a load balancer that several Services share, with the rules of this Service.
 fn group_security_group(
     group: &Group,
     settings: &Settings,
@@ -337,7 +337,7 @@ fn group(
     };
     let mut tags = tags(&part);
     if requested.backend.is_some() {
-        // Only this tag identifies the Service of its targets.
+        // Only this tag identifies the Service that the target group's targets belong to.
         tags.insert(names::RESOURCE.into(), part);
     }
     TargetGroup {

@@ -37,13 +37,13 @@ pub(crate) struct ObservedBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
-    /// With [`ObservedBalancer::shared`] only the Service's.
+    /// The listeners; if the load balancer is [`shared`](ObservedBalancer::shared), only the Service's.
     pub listeners: Vec<ObservedListener>,
-    /// A user made it, or several Services share it: only the Service's listeners are changed.
+    /// A user made the load balancer, or several Services share it: only the Service's listeners are changed.
     pub shared: bool,
-    /// Several Services share it, and the annotations of this one decide about its attributes.
+    /// Several Services share the load balancer, and its attributes follow the annotations of this Service.
     pub leads: bool,
-    /// Ports of listeners of others on it.
+    /// Ports of other owners' listeners on the load balancer.
     pub taken: BTreeSet<u16>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct ObservedTargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeMap<Target, TargetHealth>,
-    /// This cluster's record, if other clusters register in the group too and there is a record.
+    /// This cluster's record, if other clusters register targets in the group, too, and there is a record.
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct ObservedStack {
     pub security_groups: Vec<ObservedSecurityGroup>,
     /// ARNs of other load balancers that use the Service's target groups.
     pub elsewhere: BTreeSet<String>,
-    /// ARNs of the Service's listeners there.
+    /// ARNs of the Service's listeners on load balancers that it no longer uses.
     pub abandoned_listeners: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ pub(crate) struct CreatedResource {
 
 impl ObservedStack {
     /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a
-    /// change, if both do not contain the same resources.
+    /// change, if the two stacks do not contain the same resources.
     pub(crate) fn take_details(&mut self, known: &Self) -> bool {
         let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
         if ids(self) != ids(known) {
@@ -166,7 +166,7 @@ impl ObservedStack {
         self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
     }
 
-    /// The ARNs of balancers and target groups, and the ids of security groups.
+    /// Returns the ARNs of load balancers and target groups, and the ids of security groups.
     pub(crate) fn ids(&self) -> impl Iterator<Item = String> + '_ {
         let balancers = self.balancers.iter().map(|one| one.arn.clone());
         let groups = self.target_groups.iter().map(|one| one.arn.clone());

@@ -1,5 +1,5 @@
-//! Forward actions: a listener's traffic spread by weight over the Service's own target group, those of other Services,
-//! and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
+//! Forward actions: a listener's traffic spread by weight over the Service's own target group, target groups of other
+//! Services, and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
 
 use std::collections::BTreeSet;
 
@@ -84,7 +84,7 @@ fn part(group: &Value) -> Result<Part, String> {
     }
 }
 
-/// Parses a weight; 1 if it may be omitted and is, as in AWS.
+/// Parses a weight. If it is missing and `optional`, it is 1, as in AWS.
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),

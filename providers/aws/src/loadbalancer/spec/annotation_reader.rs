@@ -84,8 +84,8 @@ pub(crate) const KNOWN: [&str; 63] = [
     "endpoint-service-private-dns-name",
 ];
 
-/// Beginnings of annotations that decide about targets, or about what else uses them: without one of these, targets could
-/// be registered or deregistered by mistake.
+/// Prefixes of annotations that decide which targets a Service has, or who else uses its target groups. If one of these
+/// were ignored, targets could be registered or deregistered by mistake.
 const OF_TARGETS: [&str; 7] = [
     "application-load-balancer",
     "arn",

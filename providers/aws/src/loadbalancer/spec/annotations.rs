@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load
+/// Returns the kind of targets and the settings of a Service; no settings if another controller creates its load
 /// balancer.
 ///
 /// # Errors
@@ -80,7 +80,8 @@ fn read_with(
     Ok((targeting, Some(settings)))
 }
 
-/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller, buildTargetType.
+/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller,
+/// buildTargetType.
 fn target_type(reading: &mut Reading<'_>) -> TargetType {
     match reading.text("nlb-target-type") {
         Some("ip") => TargetType::Ip,
@@ -152,8 +153,8 @@ fn read_settings(
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its security
-/// groups.
+/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its
+/// security groups.
 fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
     let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
     requested && !policy.no_node_rules && target_type != TargetType::Alb

@@ -25,7 +25,8 @@ const ALONE: [&str; 9] = [
     "security-groups",
 ];
 
-/// Annotations about a load balancer itself: those of the Service that it is created for take effect.
+/// Annotations about a load balancer itself. They have an effect only on the Service for which the load balancer is
+/// created.
 const OF_BALANCER: [&str; 11] = [
     "access-log-enabled",
     "attributes",

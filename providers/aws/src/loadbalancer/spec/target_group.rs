@@ -49,7 +49,7 @@ pub(super) struct ServicePorts<'a> {
     pub health_port: Option<u16>,
 }
 
-/// Reads the settings of target groups; holds those that all groups of a Service share.
+/// A reader of the settings of target groups, with the settings that all groups of a Service share.
 pub(super) struct GroupReader<'a> {
     policy: &'a Policy,
     flavour: Flavour,
@@ -73,8 +73,8 @@ impl<'a> GroupReader<'a> {
     /// Returns the attributes of the target group of a port, and whether packets keep the client's address.
     pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
         let mut attributes = self.attributes.clone();
-        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: an empty value keeps the general
-        // one.
+        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: with an empty value, the value
+        // for all ports applies.
         let of_port = reading.pairs(&format!("target-group-attributes.{port}"), false);
         attributes.extend(of_port.into_iter().filter(|(_, value)| !value.is_empty()));
         match self.proxy_protocol.get(port) {
@@ -84,7 +84,8 @@ impl<'a> GroupReader<'a> {
             }
             None => {}
         }
-        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: an empty value keeps that of AWS.
+        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: with an empty value, the default of AWS
+        // applies.
         if self.flavour == Flavour::Controller && attributes.get(PROXY).is_some_and(String::is_empty) {
             attributes.remove(PROXY);
         }

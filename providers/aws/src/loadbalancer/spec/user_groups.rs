@@ -4,7 +4,7 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{ListenerSettings, UserGroup};
 use crate::loadbalancer::types::Protocol;
 
-/// Followed by a port of the Service.
+/// The annotation, without its prefix; a port of the Service follows.
 pub(crate) const SUFFIX: &str = "target-group-arn.";
 
 /// Moves the listeners of ports for which the user names a target group to the second list.

@@ -67,7 +67,8 @@ impl Account {
 
     fn check_allowed(&self, step: &Step) {
         let observed = &self.observed;
-        let balancer = |name: &str| observed.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
+        let balancer =
+            |name: &str| observed.balancer(name).unwrap_or_else(|| panic!("no load balancer {name}: {step:?}"));
         let group = |name: &str| observed.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
         let own = |forwards: &[(String, i32)]| {
             let names: Vec<String> = forwards.iter().map(|(name, _)| name.clone()).collect();
@@ -106,7 +107,10 @@ impl Account {
             }
             Step::SetSecurityGroups { balancer: name, groups, .. } => {
                 let had = !balancer(name).security_groups.is_empty();
-                assert!(had && !groups.is_empty(), "AWS neither adds a first group nor removes the last: {step:?}");
+                assert!(
+                    had && !groups.is_empty(),
+                    "AWS neither adds a first security group nor removes the last: {step:?}"
+                );
             }
             _ => {}
         }
@@ -156,14 +160,14 @@ impl Account {
             }
             self.time_passes();
         }
-        panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.observed));
+        panic!("it does not settle: {:?}", diff::ensure(&self.desired(spec, targets), &self.observed));
     }
 
     /// Checks that the desired state is reached, and that nothing else exists.
     pub(crate) fn check(&self, spec: &LoadBalancerSpec, targets: &Targets) {
         let desired = self.desired(spec, targets);
         let [balancer] = &self.observed.balancers[..] else {
-            panic!("not one balancer: {:?}", self.observed.balancers)
+            panic!("not exactly one load balancer: {:?}", self.observed.balancers)
         };
         assert_eq!(balancer.name, desired.balancer.name);
         assert_eq!(balancer.scheme, desired.balancer.scheme);

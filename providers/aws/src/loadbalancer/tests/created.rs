@@ -1,5 +1,5 @@
-//! The details of resources that this process has just created: known from its calls, and never used where listings
-//! show that something else happened.
+//! The details of resources that this process has just created: known from its calls, and never used if listings
+//! contain other resources.
 
 use std::collections::BTreeMap;
 

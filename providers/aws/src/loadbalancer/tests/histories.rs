@@ -34,7 +34,7 @@ const CHOICES: [&[(&str, &str)]; 12] = [
     ],
 ];
 
-/// Forwards a part of each listener's traffic to another Service. Its node ports are shifted by `moved`.
+/// Forwards a part of each listener's traffic to another Service, whose node ports are shifted by `moved`.
 fn forward(requested: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
     let mut ports = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
     ports.iter_mut().for_each(|port| port.node_port = Some(31_000 + moved));

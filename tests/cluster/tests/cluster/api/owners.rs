@@ -43,7 +43,7 @@ async fn is_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
 }
 
 /// The first check of each dependent finds one owner that is being deleted and one that is not yet; the deletion of the
-/// second must lead to another check that does not rely on the first.
+/// second owner must lead to another check that does not use the result of the first one.
 pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let owners = try_join_all((0..PAIRS * 2).map(|n| config_map(&space, format!("owner-{n}"), vec![]))).await?;

@@ -74,13 +74,13 @@ async fn create_claims(space: &Space, kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// Claims of the namespace, by name.
+/// Returns the claims of the namespace, by name.
 async fn claims(space: &Space) -> Result<BTreeMap<String, PersistentVolumeClaim>> {
     let claims = space.list::<PersistentVolumeClaim>("").await?;
     Ok(claims.into_iter().filter_map(|claim| Some((claim.metadata.name.clone()?, claim))).collect())
 }
 
-/// Volumes of the namespace's class.
+/// Returns the volumes of the namespace's class.
 async fn volumes_of(space: &Space) -> Result<Vec<PersistentVolume>> {
     let all: Api<PersistentVolume> = Api::all(space.bed.client.clone());
     let mut found = all.list(&ListParams::default()).await?.items;

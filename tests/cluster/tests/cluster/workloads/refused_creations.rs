@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 /// Deployments of the namespace that is deleted.
 const DEPLOYMENTS: usize = 10;
-/// Pods of each of them.
+/// Pods of each Deployment.
 const REPLICAS: i32 = 20;
-/// Pods of each of them in a namespace where further ones are refused.
+/// Pods of each Deployment in a namespace where further pods are refused.
 const FEW_REPLICAS: i32 = 6;
 
 /// The rate limits that both managers have by default.
@@ -69,7 +69,8 @@ pub async fn refused_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let refused = refused(&faults, &home.namespace);
     let rollouts = [during_refusals, during_backoff, during_deletion];
     eprintln!("usual {usual:?}, then {rollouts:?}, refused creations: {refused:?}");
-    // Two ReplicaSets each. The delays double from 5 ms: 14 attempts in a minute, and one more after each change.
+    // Each Deployment has two ReplicaSets. The delays double from 5 ms: 14 attempts in a minute, and one more after
+    // each change.
     let pods = refused.get("pods").copied().unwrap_or(0);
     ensure!(pods <= DEPLOYMENTS * 2 * 16, "{pods} refused creations of pods");
     rollouts.into_iter().try_for_each(|took| is_usual(took, usual))
@@ -119,8 +120,8 @@ async fn until_deleted(space: &Space) -> Result<()> {
     .await
 }
 
-/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer one of a rollout before
-/// and one after it.
+/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer duration of two other
+/// rollouts, one before and one after.
 fn is_usual(took: Duration, usual: Duration) -> Result<()> {
     ensure!(took <= usual * 3 + Duration::from_secs(5), "a rollout took {took:?}, usually {usual:?}");
     Ok(())
@@ -144,7 +145,7 @@ async fn refuse_pods(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Refused creations of a namespace, by resource.
+/// Returns the number of refused creations of a namespace, by resource.
 fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     let mut refused = BTreeMap::new();
     let creations = faults.requests().into_iter().filter(|request| request.call.verb == Verb::Create);
@@ -156,7 +157,7 @@ fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     refused
 }
 
-/// Rolls `web` out with another image. Returns how long it took.
+/// Rolls `web` out with another image. Returns the duration.
 async fn roll(space: &Space, version: u32) -> Result<Duration> {
     let began = Instant::now();
     let image = format!("example.com/image:{version}");

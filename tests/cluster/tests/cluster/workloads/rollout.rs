@@ -111,7 +111,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
+/// Writes: 2 pods, 2 more for the update, 1 by scaling, 3 more for the way back; and two ReplicaSets.
 pub const SCENARIO: Scenario = Scenario {
     name: "deployment",
     flags: &["--controllers=deployment-controller,replicaset-controller"],
