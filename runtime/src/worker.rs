@@ -332,7 +332,7 @@ mod tests {
     #[derive(Default)]
     struct SlowNamespace {
         slow: AtomicU64,
-        most: AtomicU64,
+        max: AtomicU64,
         others: Mutex<Vec<tokio::time::Instant>>,
     }
 
@@ -342,7 +342,7 @@ mod tests {
             async {
                 if &*key.namespace == "slow" {
                     let now = self.slow.fetch_add(1, Ordering::Relaxed) + 1;
-                    self.most.fetch_max(now, Ordering::Relaxed);
+                    self.max.fetch_max(now, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_secs(300)).await;
                     self.slow.fetch_sub(1, Ordering::Relaxed);
                 } else {
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(others.len(), 20, "{workers} workers");
             let last = others.last().map(|at| at.duration_since(started)).unwrap_or_default();
             assert!(last < Duration::from_secs(2), "the last run of the other namespace ended after {last:?}");
-            assert_eq!(reconciler.most.load(Ordering::Relaxed), workers as u64);
+            assert_eq!(reconciler.max.load(Ordering::Relaxed), workers as u64);
             // While a spare place is free, a new key does not wait.
             let started = tokio::time::Instant::now();
             queue.add(ObjectKey::new("third", "a"));

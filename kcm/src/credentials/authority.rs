@@ -86,7 +86,7 @@ pub struct Authority {
 pub struct Files {
     certificate: String,
     key: String,
-    /// The authority, by the hash of the files that it was read from.
+    /// The authority that was read last, with the hash of its files.
     read: Mutex<Option<(Vec<u8>, Arc<Authority>)>>,
 }
 

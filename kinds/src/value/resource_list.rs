@@ -148,9 +148,9 @@ pub fn add<'a>(sum: &mut Amounts<'a>, more: &Amounts<'a>) {
 }
 
 /// Raises amounts to those of `other` if they are larger.
-pub fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
+pub fn raise<'a>(max: &mut Amounts<'a>, other: &Amounts<'a>) {
     for (name, amount) in other {
-        let known = most.entry(name).or_insert(*amount);
+        let known = max.entry(name).or_insert(*amount);
         *known = (*known).max(*amount);
     }
 }

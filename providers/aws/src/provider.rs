@@ -44,8 +44,8 @@ pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Ar
     build_with_visibility(context, credentials, VISIBLE)
 }
 
-/// Like [`build_with`], for tests: the last resources of an earlier process are listed after this time instead of a
-/// minute.
+/// Like [`build_with`], for tests. `visible` replaces the minute after which AWS is expected to list all resources that
+/// an earlier process created.
 ///
 /// # Errors
 /// Same as for [`build_with`].

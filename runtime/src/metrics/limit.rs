@@ -49,13 +49,8 @@ pub fn counted<const N: usize>(samples: impl IntoIterator<Item = Labels<N>>) -> 
     counts
 }
 
-fn entry_within<K: Ord, V: Default>(
-    most: usize,
-    map: &mut BTreeMap<K, V>,
-    key: K,
-    other: impl FnOnce() -> K,
-) -> &mut V {
-    let is_admitted = map.len() < most || map.contains_key(&key);
+fn entry_within<K: Ord, V: Default>(max: usize, map: &mut BTreeMap<K, V>, key: K, other: impl FnOnce() -> K) -> &mut V {
+    let is_admitted = map.len() < max || map.contains_key(&key);
     map.entry(if is_admitted { key } else { other() }).or_default()
 }
 

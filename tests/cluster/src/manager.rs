@@ -90,7 +90,8 @@ impl Manager {
             "--kube-api-burst=400".to_owned(),
             // The garbage collector would delete objects of other tests, and it watches every kind.
             "--enable-garbage-collector=false".to_owned(),
-            // The role permits only this name of a Lease: managers are separated by the namespaces of their Leases.
+            // The role permits only one name of a Lease, so that the managers of tests need Leases in separate
+            // namespaces.
             format!("--leader-elect-resource-namespace={home}"),
         ];
         let selects = |flag: &str| flag.starts_with("--controllers") || flag == "--enable-garbage-collector=true";

@@ -68,7 +68,6 @@ impl Process {
     /// When it cannot be started.
     pub fn start(cluster: &ControlPlane, name: &str, program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = cluster.folder().display().to_string();
-        // The last one of repeated flags applies.
         let port = ReservedPort::new()?;
         let is_kcm = program.file_name().is_some_and(|file| file == KCM);
         let mut arguments: Vec<String> =
@@ -76,6 +75,7 @@ impl Process {
         if is_kcm {
             arguments.splice(0..0, all_gates::of_process(&arguments));
         }
+        // Of repeated flags, the last one applies.
         arguments.extend(port.flags());
         let id = cluster.run(name, program, &arguments)?;
         Ok(Self { name: name.to_owned(), port, id })

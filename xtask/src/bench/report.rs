@@ -131,8 +131,8 @@ pub fn table(rows: &[Row]) -> String {
     let show = |metric: Metric, value: Option<f64>| value.map_or("-".into(), |value| metric.show(value));
     let cells = |row: &Row| {
         let goal = match row.goal() {
-            Some(Goal::Ratio(most)) => format!("<= {most:.2}"),
-            Some(Goal::Most(most)) => format!("ours <= {}", row.metric.show(most)),
+            Some(Goal::Ratio(max)) => format!("<= {max:.2}"),
+            Some(Goal::Max(max)) => format!("ours <= {}", row.metric.show(max)),
             Some(Goal::Zero) => "ours 0".into(),
             None => String::new(),
         };

@@ -201,7 +201,7 @@ fn labels_are_those_of_the_service_and_the_manager() {
 #[test]
 fn surplus_addresses_are_removed_evenly() {
     // (ready and not ready of each subset) -> the same after
-    for (before, most, after) in [
+    for (before, max, after) in [
         (vec![(10, 0), (5, 5)], 20, vec![(10, 0), (5, 5)]),
         (vec![(10, 10)], 15, vec![(10, 5)]),
         (vec![(10, 10)], 10, vec![(10, 0)]),
@@ -221,9 +221,9 @@ fn surplus_addresses_are_removed_evenly() {
             ports: Vec::new(),
         };
         let mut subsets: Vec<Subset> = before.iter().map(subset).collect();
-        assert_eq!(truncate(&mut subsets, most), before != after, "{before:?}");
+        assert_eq!(truncate(&mut subsets, max), before != after, "{before:?}");
         let sizes: Vec<_> = subsets.iter().map(|subset| (subset.ready.len(), subset.not_ready.len())).collect();
-        assert_eq!(sizes, after, "{before:?} to {most}");
+        assert_eq!(sizes, after, "{before:?} to {max}");
     }
 }
 

@@ -199,7 +199,7 @@ pub fn exchange(
         }
     }
     let (mut giving, mut receiving) = (EndpointsByZone::new(), EndpointsByZone::new());
-    while let (Some((from, give)), Some((to, take))) = (most(&surplus), most(&lack)) {
+    while let (Some((from, give)), Some((to, take))) = (largest(&surplus), largest(&lack)) {
         if give < 1.0 && take < 1.0 || give < 0.5 || take < 0.5 {
             break;
         }
@@ -211,7 +211,7 @@ pub fn exchange(
     (giving, receiving)
 }
 
-fn most(zones: &BTreeMap<Str, f64>) -> Option<(Str, f64)> {
+fn largest(zones: &BTreeMap<Str, f64>) -> Option<(Str, f64)> {
     let (zone, amount) = zones.iter().max_by(|a, b| a.1.total_cmp(b.1)).filter(|(_, amount)| **amount > 0.0)?;
     Some((zone.clone(), *amount))
 }

@@ -8,7 +8,7 @@ pub const CONTROLLER_FINALIZER: &str = "kubernetes.io/pv-controller";
 /// Finalizer of volumes that an external provisioner deletes.
 pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Value of annotations whose presence counts.
+/// Value of annotations of which only the presence matters.
 pub const YES: &str = "yes";
 /// Prefix of the names of provisioners that are or were compiled into Kubernetes.
 pub const IN_TREE: &str = "kubernetes.io/";

@@ -250,9 +250,9 @@ impl UsedVolumes {
         pods.into_iter().cloned().collect()
     }
 
-    /// Returns up to `most` current conflicts, each from both sides. Pods that conflict on several volumes are listed
+    /// Returns up to `max` current conflicts, each from both sides. Pods that conflict on several volumes are listed
     /// once.
-    pub fn conflicts(&self, most: usize) -> BTreeSet<Conflict> {
+    pub fn conflicts(&self, max: usize) -> BTreeSet<Conflict> {
         let state = self.lock();
         let mut found = BTreeSet::new();
         for volume in state.volumes.values() {
@@ -264,7 +264,7 @@ impl UsedVolumes {
                 for (theirs, others) in groups.iter().filter(in_conflict) {
                     let pairs = pods.iter().flat_map(|pod| others.iter().map(move |other| (pod, other)));
                     for conflict in pairs.flat_map(|(pod, other)| conflicts((pod, mine), (other, theirs))) {
-                        if found.len() + 2 > most {
+                        if found.len() + 2 > max {
                             return found;
                         }
                         found.insert(conflict.reversed());
@@ -434,8 +434,8 @@ mod tests {
         for at in 0..100 {
             put(&used, &format!("p{at}"), "x", with(&format!(":::s0:c{at}")));
         }
-        for most in [50, 51, 1, 0] {
-            assert_eq!(used.conflicts(most).len(), most / 2 * 2, "both sides of a conflict, or none");
+        for max in [50, 51, 1, 0] {
+            assert_eq!(used.conflicts(max).len(), max / 2 * 2, "both sides of a conflict, or none");
         }
         assert_eq!(used.pods_of_driver("disk.example.com").len(), 102);
         assert_eq!(used.pods_of_driver("other.example.com"), []);

@@ -12,17 +12,17 @@ use super::schedule::{Schedule, ScheduleError, zone};
 /// Addition to each wait for a run, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
-/// Number of missed runs above which the user gets a warning.
+/// Number of due runs above which the user gets a warning.
 const MAX_FEW_RUNS: i64 = 100;
 
-/// The approximate number of missed runs.
+/// The approximate number of due runs since the last started one. With several, all but the last are missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedRuns {
-    /// No run was missed.
+    /// None or one is due.
     None,
-    /// At least one, at most a hundred.
+    /// Two to a hundred are due.
     Few,
-    /// More than a hundred.
+    /// More than a hundred are due.
     Many,
 }
 
@@ -38,7 +38,7 @@ pub struct ScheduleState {
     pub since: Timestamp,
     /// The last run that was due, if one was.
     pub last: Option<Timestamp>,
-    /// The number of runs that were due.
+    /// The number of runs that were due since then.
     pub missed: MissedRuns,
 }
 
@@ -59,7 +59,8 @@ fn timestamp(time: Time) -> Timestamp {
 }
 
 /// Returns the last run that was due. After a long time the runs are not enumerated: the first two runs give the
-/// interval, and the search begins two intervals ago. Upstream: pkg/controller/cronjob, mostRecentScheduleTime.
+/// interval, and the search begins one to two intervals before `now`. Upstream: pkg/controller/cronjob,
+/// mostRecentScheduleTime.
 pub fn due(
     cron_job: &CronJob,
     schedule: &Schedule,

@@ -78,7 +78,7 @@ impl DaemonSets {
                 }
             }
             (None, Some(snapshot)) => self.create_revision(work, &history, snapshot, sorted.number()).await?,
-            // The remembered revision no longer exists.
+            // Impossible: `sort` returns no snapshot only if a remembered revision is the current one.
             (None, None) => return Err(Stop::Outdated),
         };
         self.memory.remember(&work.set.meta.uid, template, &current.meta.name);

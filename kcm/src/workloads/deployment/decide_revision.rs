@@ -128,8 +128,8 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
 }
 
-/// Returns a Deployment's name and a hash; the name is truncated so that both fit. Upstream: pkg/controller/deployment,
-/// generateReplicaSetName.
+/// Returns a ReplicaSet's name: the Deployment's name, truncated if necessary, and the hash. Upstream:
+/// pkg/controller/deployment, generateReplicaSetName.
 pub fn set_name(deployment: &str, hash: &str) -> String {
     let room = MAX_NAME_BYTES.checked_sub(1 + hash.len()).filter(|room| *room > 0);
     let kept = room.and_then(|room| deployment.get(..room)).unwrap_or(deployment);

@@ -48,7 +48,7 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
             .ok_or_else(|| "invalid value for IntOrString: invalid type: string is not a percentage".to_owned())
     };
     Ok(match (&budget.max_unavailable, &budget.min_available) {
-        (Some(most), _) => Bounds { expected: count, desired: count.saturating_sub(part(most)?).max(0) },
+        (Some(max), _) => Bounds { expected: count, desired: count.saturating_sub(part(max)?).max(0) },
         (None, Some(min)) => Bounds { expected: count, desired: part(min)? },
         (None, None) => Bounds::default(),
     })

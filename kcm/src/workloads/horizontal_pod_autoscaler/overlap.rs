@@ -78,11 +78,11 @@ impl Overlaps {
         self.lock().remove(key);
     }
 
-    /// Returns the first `most` autoscalers of a namespace that select some of these pods.
+    /// Returns the first `max` autoscalers of a namespace that select some of these pods.
     ///
     /// Autoscalers are compared in the order of their names, each with the pods until one matches: a tenant may have
     /// thousands of autoscalers for the same thousands of pods.
-    pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
+    pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], max: usize) -> Vec<ObjectKey> {
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
         let labels = pods.iter().map(|pod| &pod.meta.labels);
@@ -95,7 +95,7 @@ impl Overlaps {
         };
         let candidates = self.lock().candidates(namespace, &places);
         let selecting = candidates.into_iter().filter(|(_, selector)| selects(selector)).map(|(key, _)| key);
-        selecting.take(most).collect()
+        selecting.take(max).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, SelectorIndex> {

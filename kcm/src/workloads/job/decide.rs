@@ -254,7 +254,7 @@ impl View<'_> {
         }
         let Some(indexed) = indexed else { return (None, deadline_in) };
         if let Some(failed) = &indexed.failed {
-            if job.max_failed_indexes.is_some_and(|most| failed.total() > most) {
+            if job.max_failed_indexes.is_some_and(|max| failed.total() > max) {
                 let message = "Job has exceeded the specified maximal number of failed indexes";
                 return (failure("MaxFailedIndexesExceeded", message), deadline_in);
             }

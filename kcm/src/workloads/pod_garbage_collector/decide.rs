@@ -58,7 +58,7 @@ impl Census {
 
 /// Returns the number of finished pods beyond the threshold; a threshold of zero or less keeps all.
 pub fn surplus(finished: usize, threshold: i32) -> usize {
-    usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
+    usize::try_from(threshold).ok().filter(|max| *max > 0).map_or(0, |max| finished.saturating_sub(max))
 }
 
 /// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name. Upstream:

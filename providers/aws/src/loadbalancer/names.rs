@@ -49,8 +49,8 @@ fn hash(parts: &[&str]) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn plain(text: &str, most: usize) -> String {
-    text.chars().filter(char::is_ascii_alphanumeric).take(most).collect()
+fn plain(text: &str, max: usize) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).take(max).collect()
 }
 
 fn hashed(id: &LoadBalancerId, name: &str, parts: &[&str]) -> String {
@@ -153,15 +153,15 @@ pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
 }
 
 /// Returns the identifier, within a Service's stack, of the target group of its own or another Service's port.
-pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
+pub(crate) fn resource_id(namespace: &str, service: &str, port: u16) -> String {
     format!("{namespace}/{service}:{port}")
 }
 
 /// Returns the identifier of a target group within a Service's stack, if it was made for another Service.
-pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
-    let part = tags.get(RESOURCE)?;
-    let (service, _) = part.rsplit_once(':')?;
-    (service != id.to_string()).then_some(part)
+pub(crate) fn resource_id_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
+    let resource = tags.get(RESOURCE)?;
+    let (service, _) = resource.rsplit_once(':')?;
+    (service != id.to_string()).then_some(resource)
 }
 
 /// Returns the name of a Service's own security group, the same in both upstreams.
@@ -305,11 +305,11 @@ mod tests {
     fn groups_of_other_services_are_identified_by_their_tag() {
         let of = |part: &str| {
             let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
-            part_of_another(&tags, &id()).map(str::to_owned)
+            resource_id_of_another(&tags, &id()).map(str::to_owned)
         };
-        assert_eq!(of(&part("default-space", "green", 80)).as_deref(), Some("default-space/green:80"));
-        assert_eq!(of(&part("default-space", "my-web-service", 80)), None);
+        assert_eq!(of(&resource_id("default-space", "green", 80)).as_deref(), Some("default-space/green:80"));
+        assert_eq!(of(&resource_id("default-space", "my-web-service", 80)), None);
         assert_eq!(of("LoadBalancer"), None);
-        assert_eq!(part_of_another(&Tags::new(), &id()), None);
+        assert_eq!(resource_id_of_another(&Tags::new(), &id()), None);
     }
 }

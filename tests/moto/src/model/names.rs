@@ -15,7 +15,7 @@ use crate::xml::Element;
 pub(crate) enum Existing {
     /// No resource has the name.
     Nothing,
-    /// The resource has the same settings; the response to its creation.
+    /// The resource has the same settings; the response to the call.
     Same(String),
     /// The resource has other settings; the refusal of its creation.
     Other(Refusal),
@@ -36,7 +36,8 @@ fn sorted(mut texts: Vec<&str>) -> Vec<&str> {
 }
 
 impl Model {
-    /// Finds the resource that a call would create again.
+    /// Finds the resource that a call would create again. Also returns the response to the deletion of an endpoint
+    /// service with connected consumers.
     pub(crate) async fn existing(&self, call: &Call) -> Result<Existing> {
         match call.action() {
             _ if call.is_classic() => Ok(Existing::Nothing),

@@ -1,4 +1,4 @@
-//! Reachability of targets by load balancers, by the rules of security groups.
+//! Reachability of targets from load balancers, according to the rules of security groups.
 //!
 //! A load balancer reaches a target if a security group of the target's interface allows the ports of traffic and of
 //! health checks. The source of the rule must be a security group of the load balancer, or its subnets. See the user

@@ -112,11 +112,11 @@ pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) 
     Ok(())
 }
 
-/// Targets follow nodes and crashes, another owner's target stays, and nothing remains of a deleted Service.
+/// Targets follow nodes, even after crashes. Another owner's target stays, and nothing remains of a deleted Service.
 pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;
-    let (others, own) = instances.split_last().context("machines")?;
+    let (others, own) = instances.split_last().context("no instances")?;
     let users = UsersBalancer::create(&moto, &["80"]).await?;
     let group = &users.groups[0];
     let register = [("TargetGroupArn", &**group), ("Targets.member.1.Id", &others.id), ("Targets.member.1.Port", "9")];
@@ -194,7 +194,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     let http = group(&moto, "http", &[("Protocol", "HTTP")], &consent).await?;
     let elsewhere = group(&moto, "elsewhere", &[("VpcId", &other_vpc)], &consent).await?;
     let held = AccountResources::read(&moto).await?;
-    // A recent listing lacks the new groups.
+    // A new process, because the last listing of the first one lacks the new groups.
     let balancers = new_process(&moto, &records).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),

@@ -27,9 +27,9 @@ fn fixture(pods: u8, slices: &[(u8, u8)]) -> Fixture {
 
 #[test]
 fn new_slices_are_full_except_the_last() {
-    for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
+    for (max, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
         let mut fixture = fixture(250, &[]);
-        fixture.max_endpoints = most;
+        fixture.max_endpoints = max;
         assert_eq!(fixture.settle(), sizes.len());
         assert_eq!(fixture.sizes(), sizes);
         assert_eq!(fixture.settle(), 0);

@@ -233,8 +233,8 @@ fn at_least(min: IntOrString) -> PodDisruptionBudget {
     of_all(Some(min), None)
 }
 
-fn at_most(most: IntOrString) -> PodDisruptionBudget {
-    of_all(None, Some(most))
+fn at_most(max: IntOrString) -> PodDisruptionBudget {
+    of_all(None, Some(max))
 }
 
 #[tokio::test]

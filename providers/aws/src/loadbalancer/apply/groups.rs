@@ -1,6 +1,6 @@
-//! Load balancers that several Services share: each Service has its own listeners, target groups and rules in the
-//! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the
-//! group, and no tag of a Service. The last Service deletes them.
+//! Load balancers that several Services share. Each Service has its own listeners and target groups, with its tags, and
+//! its own rules in the security group, with its uid in their descriptions. The load balancer and its security group
+//! have the tag of the group and no owner tags of a Service. The last Service deletes them.
 //!
 //! A load balancer without listeners is deleted by the reconcile of any Service that finds it, even after a crash. One
 //! lock for each group keeps a Service from deleting resources that another one has just created.
@@ -75,7 +75,7 @@ impl Balancers {
     }
 
     /// Creates the load balancer of a group for its first Service, whose annotations about the load balancer itself
-    /// take effect. It is listed soon.
+    /// take effect. Listings contain it only later.
     pub(super) async fn create_group_balancer(
         &self,
         work: &Work<'_>,
@@ -157,8 +157,8 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
-    /// balancers and security groups that no Service uses anymore. Returns false while AWS works on deletions for the
-    /// Service's former groups.
+    /// balancers and security groups that no Service uses any longer. Returns false while AWS works on deletions for
+    /// the Service's former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,
@@ -320,7 +320,7 @@ impl Balancers {
         work.settings.group.as_ref().map(|group| name(work.session, work.settings, group))
     }
 
-    /// Returns the name of the load balancer of the group that a deleted Service was in.
+    /// Returns the name of the load balancer of the group that a deleted Service was in, if it was in one.
     pub(super) fn former_groups(&self, session: &Session, settings: &Settings) -> BTreeSet<String> {
         settings.group.iter().map(|group| name(session, settings, group)).collect()
     }
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(reads(), 4);
         assert_eq!(reads(), 0);
         created.note_listeners();
-        assert!(created.may_have_invisible_listener(start, all_visible), "it was used meanwhile");
+        assert!(created.may_have_invisible_listener(start, all_visible), "a read has returned listeners");
         assert!(!created.may_have_invisible_listener(all_visible, all_visible));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Resources of
 //! upstream that were not taken over do not identify their owner completely: such a resource may belong to each Service
-//! that it fits.
+//! whose name it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +125,8 @@ fn owned(
     found.into_iter().map(|(id, found)| found.owned(id)).collect()
 }
 
-/// Returns the Service whose load balancer with this name is deleted, if the Service is known.
+/// Returns the Service to which a deleted load balancer with this name belonged. If no known Service has the name, the
+/// id contains only the name of the load balancer.
 fn owner_of_rule<'a>(
     balancer: &str,
     mut known: impl Iterator<Item = &'a LoadBalancerId>,
@@ -169,7 +170,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     // Tags are cached for a long time: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
-    let mut observed = left_of(&listing, &session.cluster, owned);
+    let mut observed = remaining(&listing, &session.cluster, owned);
     balancers.find_abandoned_listeners(&session, id, &mut observed).await?;
     if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
@@ -221,8 +222,8 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     Ok(Deletion::Gone)
 }
 
-/// Returns the listed resources that still exist and whose tags and descriptions identify only this Service.
-fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
+/// Returns the resources of `owned` that still exist and whose tags identify only its Service.
+fn remaining(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {
         let owner = Owner::of(tags, cluster, &id.cluster);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_is_listed_by_tags_of_cloud_provider_aws_or_ours_only() {
+    fn only_resources_with_tags_of_cloud_provider_aws_or_of_this_provider_are_listed() {
         for (pairs, expected) in [
             (&[OWN, SERVICE, UID][..], Some(("u-1", true))),
             (&[OWN, SERVICE], Some(("", true))),
@@ -373,10 +374,10 @@ mod tests {
         let arns = recent_listing.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
         let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
         let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
-        let observed = left_of(&recent_listing, &cluster(), &left);
+        let observed = remaining(&recent_listing, &cluster(), &left);
         assert_eq!(observed.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
         let without = Owned { id: service("web", ""), ..left };
-        let other = left_of(&recent_listing, &cluster(), &without);
+        let other = remaining(&recent_listing, &cluster(), &without);
         assert!(other.is_empty(), "resources with a uid, or of another owner, were found: {other:?}");
     }
 }

@@ -56,7 +56,8 @@ fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSetting
             .map(|requested| &requested.group);
     };
     settings.backends().filter(|requested| requested.protocol == group.protocol).find(|requested| {
-        let named = requested.backend.as_ref().map(|one| names::part(&work.id.namespace, &one.service, one.port));
+        let named =
+            requested.backend.as_ref().map(|one| names::resource_id(&work.id.namespace, &one.service, one.port));
         named.as_ref() == Some(part)
     })
 }

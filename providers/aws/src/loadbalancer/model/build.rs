@@ -239,10 +239,10 @@ fn listeners(
 
 /// Returns the warning about a target group with more desired targets than the maximum.
 fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all: usize) -> Option<String> {
-    let most = settings.max_targets.filter(|most| all > *most)?;
+    let max = settings.max_targets.filter(|max| all > *max)?;
     let of = group.backend.as_ref().map(|backend| format!(" of {}", backend.service)).unwrap_or_default();
     let port = group.backend.as_ref().map_or(port, |backend| backend.port);
-    Some(format!("port {port}{of} has only {most} of {all} targets, because of --max-targets-per-target-group"))
+    Some(format!("port {port}{of} has only {max} of {all} targets, because of --max-targets-per-target-group"))
 }
 
 /// Returns the tags of the security group of a load balancer that several Services share: the same for all of them.
@@ -327,12 +327,12 @@ fn group(
         None => {
             let ipv6 = settings.ipv6_targets && dualstack;
             let name = names::target_group(id, balancer, (port, node_port), kind, protocol, ipv6);
-            (name, names::part(&id.namespace, &id.name, port), ipv6)
+            (name, names::resource_id(&id.namespace, &id.name, port), ipv6)
         }
         Some(Backend { service, port, ipv6 }) => {
             let ipv6 = *ipv6 && dualstack;
             let name = names::backend(id, balancer, (service, *port, node_port), kind, protocol, ipv6);
-            (name, names::part(&id.namespace, service, *port), ipv6)
+            (name, names::resource_id(&id.namespace, service, *port), ipv6)
         }
     };
     let mut tags = tags(&part);

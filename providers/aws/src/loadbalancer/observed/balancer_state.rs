@@ -20,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Time after which a created resource is visible with all its tags.
 pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 
-/// Number of reads whose pauses are longer than a minute together.
+/// Number of reads whose pauses together exceed a minute.
 const OVERDUE_READS: u32 = 12;
 
 /// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and
@@ -130,7 +130,7 @@ pub(crate) struct BalancerState {
     pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
     /// Names of load balancers of groups that the Service was in, and that may have to be deleted after it left.
     pub groups: BTreeSet<String>,
-    /// Load balancers of groups that an earlier process used were searched for.
+    /// This process has searched for load balancers of groups that the Service used under an earlier process.
     pub groups_checked: bool,
     /// The Service needs no load balancer of its own, and its former load balancer is deleted.
     pub stack_removed: bool,
@@ -239,7 +239,7 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Forgets all but the effects of calls that reads may not return yet: the next call reads the state from AWS.
+    /// Forgets everything except recent changes that reads may not return yet: the next call reads the state from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;
@@ -301,7 +301,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTarget
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
         port,
-        backend: names::part_of_another(&group.tags, id).map(str::to_owned),
+        backend: names::resource_id_of_another(&group.tags, id).map(str::to_owned),
         arn: group.arn.clone(),
         name: group.name.clone(),
         target_type: group.target_type,
@@ -469,7 +469,7 @@ mod tests {
         let results: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
         assert_eq!(results, [true, true, true, true, false, false]);
         state.made.insert("sg-2".into(), now);
-        assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
-        assert!(!state.may_appear("sg-3", now), "it is not of this process");
+        assert!(!state.may_appear("sg-2", now + VISIBLE), "it was created more than a minute ago");
+        assert!(!state.may_appear("sg-3", now), "this process did not create it");
     }
 }

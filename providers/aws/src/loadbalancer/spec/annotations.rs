@@ -182,7 +182,7 @@ fn source_nat(families: Families, reading: &mut Reading<'_>) -> bool {
 }
 
 /// Annotations about a load balancer itself, which have no effect on one that the user made.
-const OF_BALANCER: [&str; 18] = [
+const ABOUT_LOAD_BALANCER: [&str; 18] = [
     "access-log-enabled",
     "attributes",
     "cross-zone-load-balancing-enabled",
@@ -215,7 +215,7 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
             reading.refuse(suffix, value, fix);
         }
     }
-    for suffix in OF_BALANCER {
+    for suffix in ABOUT_LOAD_BALANCER {
         if reading.text(suffix).is_some() {
             let message = format!("annotation {PREFIX}{suffix} has no effect together with {PREFIX}arn");
             reading.warnings.push(format!("{message}: a load balancer of yours is not changed"));

@@ -31,11 +31,11 @@ impl ProxyProtocol {
 fn read_proxy_protocol(flavour: Flavour, reading: &mut Reading<'_>) -> ProxyProtocol {
     match reading.text("proxy-protocol").filter(|_| flavour == Flavour::Controller) {
         Some("*") => return ProxyProtocol::All,
-        Some(other) => reading.refuse("proxy-protocol", other, "use *, which is all ports"),
+        Some(other) => reading.refuse("proxy-protocol", other, "use *, which means all ports"),
         None => {}
     }
     match reading.text("proxy-protocol-per-target-group") {
-        Some(_) => ProxyProtocol::Ports(reading.parsed("proxy-protocol-per-target-group", "use numbers of ports")),
+        Some(_) => ProxyProtocol::Ports(reading.parsed("proxy-protocol-per-target-group", "use port numbers")),
         None => ProxyProtocol::Unset,
     }
 }
@@ -93,7 +93,7 @@ impl<'a> GroupReader<'a> {
         (attributes, preserves_client)
     }
 
-    /// Replaces the default health check of a target group for UDP only by kube-proxy's health check of the node.
+    /// Replaces the default health check of a target group without TCP: kube-proxy's health check of the node is used.
     ///
     /// AWS would probe the UDP port by TCP. Nothing listens there, so all targets are unhealthy, and the load balancer
     /// sends traffic to failed nodes, too.
@@ -194,7 +194,7 @@ fn preserves_client(
     }
     match attributes.get(PRESERVE).map(String::as_str) {
         Some("false") if protocol.always_preserves_client() => {
-            let fix = "leave it out: AWS preserves clients' addresses for UDP always";
+            let fix = "leave it out: AWS always preserves clients' addresses for UDP";
             reading.refuse("target-group-attributes", &format!("{PRESERVE}=false"), fix);
             true
         }

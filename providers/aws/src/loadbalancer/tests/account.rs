@@ -23,7 +23,7 @@ pub(crate) struct Account {
 /// Returns the settings of a Service.
 pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
     let policy = Policy { controller_services: true, ..Policy::default() };
-    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("the Service belongs to another controller")
+    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("this provider serves the Service")
 }
 
 impl Account {
@@ -136,7 +136,7 @@ impl Account {
 
     /// Runs one `ensure` that may make this number of steps before it crashes. Returns its plan, or `None` after a
     /// crash.
-    pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
+    pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut max_steps: usize) -> Option<Plan> {
         let desired = self.desired(spec, targets);
         for _ in 0..8 {
             let plan = diff::ensure(&desired, &self.observed);
@@ -144,7 +144,7 @@ impl Account {
                 return Some(plan);
             }
             for step in &plan.steps {
-                most = most.checked_sub(1)?;
+                max_steps = max_steps.checked_sub(1)?;
                 self.make(step);
             }
         }

@@ -146,7 +146,7 @@ impl Stage {
     }
 
     /// Fails if the process panicked, grew beyond its limit or was restarted.
-    async fn is_sound(&self) -> Result<()> {
+    async fn check_process(&self) -> Result<()> {
         self.bed.cluster.check()?;
         let now = self.manager.resident_kib()?;
         eprintln!("memory: {} MiB, {} MiB before", now >> 10, self.memory_kib >> 10);
@@ -335,7 +335,7 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     let stage = Stage::set().await?;
     create_hostile_objects(&stage).await?;
     stage.roll_other("hostile objects are created", 10).await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
 
     delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
@@ -352,13 +352,13 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
         Ok(())
     })
     .await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.nothing_is_disclosed().await?;
 
     // The namespace is also deleted, once the finalizers are removed.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
     stage.roll_other("the tenant's namespace is deleted", 30).await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
 
@@ -457,7 +457,7 @@ pub async fn hostile_rates_do_not_delay_other_namespaces(_: Space) -> Result<()>
     drop(writers);
     eprintln!("the tenant wrote {writes} times");
     ensure!(writes > 100, "the tenant wrote only {writes} times");
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.nothing_is_disclosed().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
@@ -514,7 +514,7 @@ pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result
         stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
     }
-    stage.is_sound().await?;
+    stage.check_process().await?;
     // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
     let program = command(&stage.bed.cluster, KCM)?;
@@ -533,6 +533,6 @@ pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result
         Ok(())
     })
     .await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }

@@ -95,9 +95,9 @@ async fn grow(space: &Space) -> Result<()> {
     .await
 }
 
-/// Lets the existing pods of a Job succeed, up to `most`.
-async fn succeed(space: &Space, name: &str, most: usize) -> Result<()> {
-    for pod in names(&space.pods(name).await?).into_iter().take(most) {
+/// Lets the existing pods of a Job succeed, up to `max`.
+async fn succeed(space: &Space, name: &str, max: usize) -> Result<()> {
+    for pod in names(&space.pods(name).await?).into_iter().take(max) {
         space.kubectl(&["annotate", "pod", &pod, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
     }
     Ok(())

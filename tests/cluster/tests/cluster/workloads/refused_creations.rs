@@ -43,7 +43,7 @@ pub async fn deleted_namespace_does_not_delay_others(_: Space) -> Result<()> {
     for (resource, count) in &refused {
         ensure!(*count <= DEPLOYMENTS, "{count} refused creations of {resource}: {refused:?}");
     }
-    is_usual(during_deletion, usual)
+    check_duration(during_deletion, usual)
 }
 
 /// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with
@@ -73,7 +73,7 @@ pub async fn refused_namespace_does_not_delay_others(_: Space) -> Result<()> {
     // each change.
     let pods = refused.get("pods").copied().unwrap_or(0);
     ensure!(pods <= DEPLOYMENTS * 2 * 16, "{pods} refused creations of pods");
-    rollouts.into_iter().try_for_each(|took| is_usual(took, usual))
+    rollouts.into_iter().try_for_each(|took| check_duration(took, usual))
 }
 
 /// Two namespaces with Deployments, under a manager with the default rate limits.
@@ -122,7 +122,7 @@ async fn until_deleted(space: &Space) -> Result<()> {
 
 /// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer duration of two other
 /// rollouts, one before and one after.
-fn is_usual(took: Duration, usual: Duration) -> Result<()> {
+fn check_duration(took: Duration, usual: Duration) -> Result<()> {
     ensure!(took <= usual * 3 + Duration::from_secs(5), "a rollout took {took:?}, usually {usual:?}");
     Ok(())
 }
@@ -178,7 +178,7 @@ async fn complete(space: &Space, name: &str, replicas: i32) -> Result<()> {
     .await
 }
 
-/// Constantly changing pods do not cause a repeated creation that a quota refuses; the loss of a pod does.
+/// While a quota refuses creations, constant changes of pods do not shorten the backoff; the loss of a pod ends it.
 pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -217,7 +217,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     Ok(())
 }
 
-/// Constantly changing pods of a Job do not cause a repeated creation that a quota refuses.
+/// While a quota refuses creations for a Job, constant changes of its pods do not shorten the backoff.
 pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -246,7 +246,7 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
     Ok(())
 }
 
-/// A status that waits for more pods is written although the reconcile fails repeatedly.
+/// The status follows its pods although each reconcile fails because of a refused creation.
 pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;

@@ -123,8 +123,8 @@ impl Server {
         self.violations.extend(violations);
     }
 
-    /// Returns true if a deleted volume of the same name had this property. A controller cannot detect at the write of a
-    /// claim that somebody has just replaced its volume: one write cannot depend on two objects.
+    /// Returns true if a deleted volume with the same name had this property. At the write of a claim, a controller
+    /// cannot detect that another client has just replaced the claim's volume: one write cannot depend on two objects.
     fn replaces(&self, volume: &PersistentVolume, property: impl Fn(&PersistentVolume) -> bool) -> bool {
         let id = id(ObjectKind::Volume, &volume.meta.name);
         let former = self.history.iter().filter(|entry| entry.id == id).filter_map(|entry| entry.object.as_deref());
