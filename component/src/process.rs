@@ -75,7 +75,8 @@ where
     }
 }
 
-/// Parses the command line and starts the log and the threads; exits early for `--help`, `--version` and errors.
+/// Parses the command line and starts the log and the threads. After `--help`, `--version` or an error, returns the
+/// exit code.
 fn prepare(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,

@@ -148,8 +148,8 @@ pub struct InstanceFeatures {
     /// Prefixes of the Node annotations that the provider reads. Others are not in [`InstanceRef::annotations`], and
     /// not even kept in memory if there is no prefix.
     pub annotations: Vec<String>,
-    /// Prefix of the labels that follow the instance for as long as the Node exists, with a domain of the vendor's.
-    /// Nothing else may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
+    /// Prefix of the labels that follow the instance for as long as the Node exists, in a domain of the vendor. Only
+    /// the provider may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
     /// are only set on new Nodes.
     pub labels: Option<&'static str>,
     /// Prefix of the keys of taints that follow the instance in the same way. `None`: the provider sets no taints.

@@ -388,8 +388,9 @@ pub trait LoadBalancers: Send + Sync {
     /// something may exist that the cloud does not list yet.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or
-    /// network would otherwise be searched. `None` if this process has not reconciled the Service before its deletion.
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which the load
+    /// balancer's project or network would otherwise have to be searched for. `None` if this process has not reconciled
+    /// the Service before its deletion.
     ///
     /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be
     /// complete without it.
@@ -418,8 +419,8 @@ pub trait LoadBalancers: Send + Sync {
         owned.id == *service
     }
 
-    /// Deletes a listed resource without a Service, and nothing else, in particular nothing that a new Service of its
-    /// name uses. Called only if an operator has allowed it.
+    /// Deletes a listed resource without a Service, and nothing else, in particular nothing that a new Service with the
+    /// same name uses. Called only if an operator has allowed it.
     ///
     /// # Errors
     /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The owner of a load balancer. All resources that a provider creates for it name this owner from the start.
 ///
-/// The uid distinguishes a Service from an earlier one of the same name: these have two load balancers.
+/// The uid distinguishes a Service from an earlier one with the same name: each has its own load balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LoadBalancerId {
     /// `--cluster-name`.

@@ -50,7 +50,7 @@ pub struct EndpointTarget {
     pub zone: Option<String>,
     /// It accepts new connections.
     pub ready: bool,
-    /// It still serves; true for a while after it became unready because it terminates.
+    /// It serves requests. Unlike `ready`, this stays true while the endpoint terminates, until it stops serving.
     pub serving: bool,
     /// It is terminating.
     pub terminating: bool,

@@ -22,7 +22,7 @@ use crate::wake::Wake;
 
 /// Time after which an expected deletion counts as cached, because its object may never be removed. Upstream:
 /// pkg/controller, ExpectationsTimeout.
-const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
+const DELETION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Minimum number of keys at which the keys without an outstanding write are removed.
 const SWEEP_FLOOR: usize = 256;
@@ -234,7 +234,7 @@ impl Consistency {
                 || store
                     .get_with_uid(&key.namespace, &deletion.name, &deletion.uid)
                     .is_some_and(|record| !record.meta().is_deleting());
-            is_awaited && deletion.since.elapsed() < DELETIONS_EXPIRE
+            is_awaited && deletion.since.elapsed() < DELETION_TIMEOUT
         });
         let are_cached = expected.deletions.iter().all(|deletion| deletion.kind != kind);
         if expected.is_empty() {

@@ -51,7 +51,7 @@ pub(super) fn position(flags: &[Flag], name: &str) -> Option<usize> {
 /// Concatenates parts of a table.
 ///
 /// # Panics
-/// If they do not have `N` flags in total: at compile time, in a constant.
+/// If the parts do not have `N` flags in total. In a constant, this is an error of the compiler.
 #[must_use]
 pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
     let mut all = [parts[0][0]; N];

@@ -38,13 +38,13 @@ impl NodeVolumes {
         Self { is_managed, attached: attached.into(), by_name, in_use: in_use.into() }
     }
 
-    /// Returns `status.volumesAttached` in its order: attached to the node, by the attach-detach controller.
+    /// Returns `status.volumesAttached` in its order: the volumes that the attach-detach controller has attached.
     pub fn attached(&self) -> &[AttachedVolume] {
         &self.attached
     }
 
-    /// Returns `status.volumesInUse`, sorted: unique names of volumes that are mounted or about to be mounted, by the
-    /// kubelet.
+    /// Returns `status.volumesInUse`, sorted: the unique names of volumes that the kubelet has mounted or is about to
+    /// mount.
     pub fn in_use(&self) -> &[Str] {
         &self.in_use
     }

@@ -145,7 +145,6 @@ pub enum Effect {
     /// Refused: temporarily unavailable.
     Transient,
     /// Executed, but the connection fails before the response.
-    #[serde(rename = "answer_lost")]
     ResponseLost,
     /// Executed, but there is no response: for processes that a test kills during a call.
     Unanswered,
@@ -240,8 +239,8 @@ pub enum FaultError {
     NthZero,
     /// The fault could never have an effect.
     #[error(
-        "operation is {0:?}, to which this effect does not apply: use changes or a changing operation for answer_lost \
-         and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
+        "operation is {0:?}, to which this effect does not apply: use changes or a changing operation for \
+         response_lost and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
     )]
     NoEffect(String),
 }
@@ -452,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn json_round_trip() {
+    fn fault_is_unchanged_by_a_round_trip_through_json() {
         for text in [
             r#"{"operation":"*","effect":{"latency":{"millis":5}}}"#,
             r#"{"operation":"DeleteBalancer","subject":"a/b","nth":2,"times":3,"effect":{"pending":{"millis":9}}}"#,

@@ -75,7 +75,7 @@ impl RemoteProvider {
         let uri: Option<Uri> = url.parse().ok();
         let usable = uri.filter(|uri| uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/"));
         let Some(authority) = usable.as_ref().and_then(Uri::authority) else {
-            return Err("use the address of the process that serves the cloud, as http://127.0.0.1:9902".into());
+            return Err("use the address of the process that serves the cloud, such as http://127.0.0.1:9902".into());
         };
         if !cluster.chars().all(is_plain) {
             return Err(format!("--cluster-name is {cluster:?}: use letters, digits, '-', '_' and '.' with a url"));

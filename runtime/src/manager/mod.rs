@@ -93,13 +93,13 @@ async fn wait_for_ended_watch(watches: &mut JoinSet<()>) {
     }
 }
 
-/// Duration of the runs that are logged with a stall: one of them blocks a thread.
-const SUSPECT_RUN: Duration = Duration::from_secs(60);
+/// Minimum duration of the runs that are logged when the controllers stall: one of them probably blocks a thread.
+const MIN_REPORTED_RUN: Duration = Duration::from_secs(60);
 
 /// Waits until the threads of the controllers no longer run tasks, which happens only because of a defect.
 async fn wait_for_stall(heartbeat: &Heartbeat, views: &Views) {
     let stall = heartbeat.stalled().await;
-    error!(%stall, runs = described(views, SUSPECT_RUN), "controllers stalled: this is a defect");
+    error!(%stall, runs = described(views, MIN_REPORTED_RUN), "controllers stalled: this is a defect");
 }
 
 /// A controller of the manager.
@@ -195,7 +195,7 @@ impl Manager {
         &self.runtime
     }
 
-    /// Returns the beats of the controllers' threads, for health.
+    /// Returns the heartbeat of the controllers' threads, for the health check.
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.heartbeat
     }
@@ -208,7 +208,7 @@ impl Manager {
     /// Like [`Manager::writer`]; `qps` and `burst` are multiples of the other controllers' rate and burst.
     pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
         let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
-        self.writer_paced(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
+        self.writer_with_bucket(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
     }
 
     /// Returns a writer with the process's own identity, even if controllers use service accounts: for objects on which
@@ -294,7 +294,7 @@ impl Manager {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
     }
 
-    /// Adds a debug page of a controller, served to authorized users. `make` is called with the pairs of the query and
+    /// Adds a debug page of a controller, served to authorized users. `make` gets the names and values of the query. It
     /// must not block.
     pub fn add_page(
         &mut self,
@@ -318,7 +318,7 @@ impl Manager {
         kinds: Vec<(&'static str, &'static str)>,
         finalizers: Vec<FinalizerOwner>,
     ) -> Explainer {
-        let watched = |running: &RegisteredController| ReportedController {
+        let reported = |running: &RegisteredController| ReportedController {
             name: running.name,
             workers: running.workers,
             queue: running.view.clone(),
@@ -328,7 +328,7 @@ impl Manager {
             component,
             kinds,
             finalizers,
-            controllers: self.controllers.iter().map(watched).collect(),
+            controllers: self.controllers.iter().map(reported).collect(),
             sources: self.registry.sources(),
             every: self.registry.every_kind_if_any(),
             stores: self.registry.stats(),
@@ -474,10 +474,10 @@ impl Manager {
     }
 
     fn writer_as(&self, identity: Identity, fence: Fence) -> Writer {
-        self.writer_paced(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
+        self.writer_with_bucket(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
     }
 
-    fn writer_paced(&self, identity: Identity, fence: Fence, bucket: TokenBucket) -> Writer {
+    fn writer_with_bucket(&self, identity: Identity, fence: Fence, bucket: TokenBucket) -> Writer {
         Writer::new(self.clients.clone(), identity, Arc::new(bucket), fence)
     }
 

@@ -42,8 +42,8 @@ const DEFAULT_MAX_STREAMS: u32 = 100;
 /// are refused: their heads stay in memory while a review waits, and no client needs more requests before its first
 /// response.
 const MAX_UNREVIEWED: u32 = 8;
-/// Maximum unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is
-/// a number.
+/// Maximum unread bytes of request bodies per connection: the initial window of HTTP/2, which cannot be made smaller
+/// for a connection. The only body that is read is a number.
 const WINDOW_BYTES: u32 = 65_535;
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -53,7 +53,7 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 pub(super) struct Protocol {
     builder: auto::Builder<TokioExecutor>,
     handshakes: StepLimit,
-    closes_unknown_http2: bool,
+    closes_unauthenticated_http2: bool,
 }
 
 /// The activity on a connection, which decides when it is closed.
@@ -153,9 +153,9 @@ impl Drop for RunningRequest<'_> {
 }
 
 impl Protocol {
-    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends
-    /// after a request of an unknown user.
-    pub(super) fn new(http1_only: bool, streams: u32, closes_unknown_http2: bool) -> Self {
+    /// Creates the settings; `streams` of zero means the default. With `closes_unauthenticated_http2`, an HTTP/2
+    /// connection ends after an unauthenticated request.
+    pub(super) fn new(http1_only: bool, streams: u32, closes_unauthenticated_http2: bool) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {
             builder = builder.http1_only();
@@ -169,7 +169,7 @@ impl Protocol {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .keep_alive_interval(HEAD_TIMEOUT);
-        Self { builder, handshakes: StepLimit::new(), closes_unknown_http2 }
+        Self { builder, handshakes: StepLimit::new(), closes_unauthenticated_http2 }
     }
 
     /// Serves a connection until it closes. Once `stopping` is true, only completes the running requests.
@@ -212,7 +212,7 @@ impl Protocol {
         let result = tokio::select! {
             result = connection.as_mut() => Some(result),
             _ = stopping.wait_for(|stopping| *stopping) => None,
-            () = activity.close_delay(), if self.closes_unknown_http2 => None,
+            () = activity.close_delay(), if self.closes_unauthenticated_http2 => None,
             () = activity.idle() => None,
             () = activity.slot.evicted() => return Ok(()),
         };

@@ -117,7 +117,8 @@ impl Server {
             authorizer: Authorizer::new(authorization, access)?,
             metrics,
         });
-        let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
+        let protocol =
+            Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unauthenticated_http2);
         let (stop_sender, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, tls.clone(), routes, protocol, stopping.clone()));

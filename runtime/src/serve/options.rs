@@ -24,8 +24,8 @@ pub struct ServeOptions {
     pub http1_only: bool,
     /// `--http2-max-streams-per-connection`; zero: 100.
     pub http2_max_streams: u32,
-    /// Closes an HTTP/2 connection after a request of an unknown user (gate UnauthenticatedHTTP2DOSMitigation).
-    pub closes_unknown_http2: bool,
+    /// Closes an HTTP/2 connection after an unauthenticated request (gate UnauthenticatedHTTP2DOSMitigation).
+    pub closes_unauthenticated_http2: bool,
     /// Authentication.
     pub authentication: AuthenticationOptions,
     /// Authorization.
@@ -43,7 +43,7 @@ impl Default for ServeOptions {
             tls: TlsOptions::default(),
             http1_only: false,
             http2_max_streams: 0,
-            closes_unknown_http2: true,
+            closes_unauthenticated_http2: true,
             authentication: AuthenticationOptions::default(),
             authorization: AuthorizationOptions::default(),
             user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),

@@ -14,7 +14,7 @@ use webpki::EndEntityCert;
 
 use super::peer;
 
-/// A pair of files for certain names.
+/// The files of a certificate and its key, for certain names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedFiles {
     pub(super) certificate: PathBuf,

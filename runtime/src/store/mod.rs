@@ -100,7 +100,7 @@ pub struct Store<K: Kind> {
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
     /// Objects on the server that could not be decoded.
     undecodable: Undecodable,
-    /// The memory of all records, as far as their kind limits it.
+    /// The memory of all records, if the store of this kind is limited ([`Kind::limited_bytes`]); otherwise zero.
     bytes: AtomicUsize,
     /// Versions that this process has written and the watch has not delivered yet.
     written: Mutex<HashMap<ObjectKey, u64>>,
@@ -112,8 +112,8 @@ pub struct Store<K: Kind> {
 /// awaited are removed.
 const WRITTEN_SWEEP_SIZE: usize = 64;
 
-/// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
-/// response was passed to [`Store::wrote`].
+/// The only write to an object that is in progress; the next one may begin when this is dropped. Keep it until the
+/// version of the response was passed to [`Store::wrote`].
 #[must_use = "dropping it ends the write"]
 pub struct WriteInProgress<'a, K: Kind> {
     store: &'a Store<K>,
@@ -152,12 +152,12 @@ impl<K: Kind> Store<K> {
         &self.progress
     }
 
-    /// Returns the record of this name.
+    /// Returns the record with this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.noting_stale(self.read(|records| records.get(&key.namespace, &key.name)))
     }
 
-    /// Returns the record of this name if it still has this uid.
+    /// Returns the record with this name if it still has this uid.
     pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
         let record = self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid);
         self.noting_stale(record)
@@ -200,16 +200,16 @@ impl<K: Kind> Store<K> {
     /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
     /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
-        let mut visited = Vec::new();
+        let mut stale_records = Vec::new();
         let is_found = self.read(|records| {
             records.iter().any(|record| {
                 if !self.undecodable.is_empty() && self.undecodable.contains(&record.meta().key()) {
-                    visited.push(record.clone());
+                    stale_records.push(record.clone());
                 }
                 matches(record)
             })
         });
-        self.noting_stale(visited);
+        self.noting_stale(stale_records);
         is_found
     }
 
@@ -378,12 +378,13 @@ impl<K: Kind> Store<K> {
         self.undecodable.add(key)
     }
 
-    /// Returns true if the API server has an object of this name, decodable or not, according to the watch.
+    /// Returns true if the API server has an object with this name, decodable or not, according to the watch.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
-    /// Returns the memory of all records, as far as their kind limits it ([`Kind::limited_bytes`]).
+    /// Returns the memory of all records in bytes, if the store of this kind is limited ([`Kind::limited_bytes`]);
+    /// otherwise zero.
     pub(crate) fn limited_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -69,8 +69,8 @@ pub(super) fn object(resource: &Resource, key: &ObjectKey, subresource: Option<&
     Ok(path)
 }
 
-/// Like [`object`], for an object that is only known by a reference. As upstream's client for metadata, it leaves a `%`
-/// in the name to the API server.
+/// Like [`object`], for an object that is only known by a reference. Like upstream's client for metadata, it accepts a
+/// `%` in the name and leaves its validation to the API server.
 pub(super) fn referenced(resource: &Resource, key: &ObjectKey) -> Result<String, InvalidName> {
     Ok(format!("{}/{}", collection(resource, Some(&key.namespace))?, segment("name", &key.name)?))
 }

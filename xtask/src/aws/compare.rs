@@ -95,7 +95,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
             record_step(bed, manager.name, &mut steps, "a node joins").await?;
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
             record_step(bed, manager.name, &mut steps, "a node is excluded").await?;
-            terminate_machine(bed, 2).await?;
+            terminate_instance(bed, 2).await?;
             record_step(bed, manager.name, &mut steps, "an instance is terminated").await?;
         }
         bed.services().delete_collection(&DeleteParams::default(), &ListParams::default().labels("!component")).await?;
@@ -123,27 +123,27 @@ async fn create(bed: &Bed, case: &Case, ids: &super::cases::Ids) -> Result<()> {
     Ok(())
 }
 
-async fn label(bed: &Bed, machine: usize, key: &str, value: &str) -> Result<()> {
+async fn label(bed: &Bed, instance: usize, key: &str, value: &str) -> Result<()> {
     let patch = json!({"metadata": {"labels": {key: value}}});
-    let name = &bed.machines[machine].name;
+    let name = &bed.instances[instance].name;
     bed.nodes().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     Ok(())
 }
 
 /// Terminates an instance; its kubelet becomes unresponsive.
-async fn terminate_machine(bed: &Bed, machine: usize) -> Result<()> {
-    let machine = &bed.machines[machine];
-    bed.moto.terminate(&machine.id).await?;
-    bed.set_ready_condition(&machine.name, "Unknown").await?;
+async fn terminate_instance(bed: &Bed, instance: usize) -> Result<()> {
+    let instance = &bed.instances[instance];
+    bed.moto.terminate(&instance.id).await?;
+    bed.set_ready_condition(&instance.name, "Unknown").await?;
     bed.until(|| async {
-        let there = bed.nodes().get_opt(&machine.name).await?.is_some();
-        Ok(there.then(|| format!("the Node {} still exists", machine.name)))
+        let there = bed.nodes().get_opt(&instance.name).await?.is_some();
+        Ok(there.then(|| format!("the Node {} still exists", instance.name)))
     })
     .await?;
     bed.until(|| async {
         let routes = bed.moto.routes(&bed.moto.network.table).await?;
-        let there = routes.iter().any(|(_, id)| *id == machine.id);
-        Ok(there.then(|| format!("the route to {} still exists", machine.name)))
+        let there = routes.iter().any(|(_, id)| *id == instance.id);
+        Ok(there.then(|| format!("the route to {} still exists", instance.name)))
     })
     .await?;
     Ok(())

@@ -113,7 +113,8 @@ impl Volumes<'_> {
         self.until("the claim is expanded", async || {
             let status = self.claims().get(NAME).await?.status.unwrap_or_default();
             let size = status.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
-            let is_done = size.is_some_and(|size| size.0 == "2Gi") && status.conditions.iter().flatten().all(is_other);
+            let is_done = size.is_some_and(|size| size.0 == "2Gi")
+                && status.conditions.iter().flatten().all(reports_no_expansion);
             Ok((is_done, status))
         })
         .await?;
@@ -307,7 +308,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 /// Returns true unless a claim's condition reports a running expansion.
-fn is_other(condition: &k8s_openapi::api::core::v1::PersistentVolumeClaimCondition) -> bool {
+fn reports_no_expansion(condition: &k8s_openapi::api::core::v1::PersistentVolumeClaimCondition) -> bool {
     !matches!(condition.type_.as_str(), "Resizing" | "FileSystemResizePending")
 }
 

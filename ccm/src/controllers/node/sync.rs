@@ -247,12 +247,12 @@ impl CloudNode {
     async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
         // Labels and taints are written before the addresses: the patch replaces all taints, so it is valid only for
         // the version that the taints were read from.
-        let marked = self.write_labels_and_taints(node, &changes).await;
+        let labelled = self.write_labels_and_taints(node, &changes).await;
         if let Ok(Some(wanted)) = &changes.addresses {
             let response = self.write_addresses(node, wanted, None).await?;
             self.wrote(&node.meta.key(), &response);
         }
-        marked
+        labelled
     }
 
     async fn write_labels_and_taints(&self, node: &Node, changes: &Changes) -> Result<(), WriteError> {

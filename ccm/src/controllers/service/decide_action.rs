@@ -76,14 +76,14 @@ pub enum Action<'a> {
     /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
-    Publish { again: Duration },
+    Publish { next_check: Duration },
     /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this
     /// state before, so that the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
 /// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or
-/// replaced by one of the same name, without waiting for the cleanup.
+/// replaced by one with the same name, without waiting for the cleanup.
 pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
@@ -150,7 +150,7 @@ fn balance<'a>(service: &Service, wanted: &'a Wanted, state: &LoadBalancerState,
             return Action::Update { wanted, targets, from: ensured.clone() };
         }
         if ensured.due > now {
-            return Action::Publish { again: ensured.due - now };
+            return Action::Publish { next_check: ensured.due - now };
         }
     }
     let drift = ensured.is_some();

@@ -107,9 +107,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         match self.cloud.delete_last(id, state.last_spec.clone()).await {
             Ok(Deletion::Gone) => None,
-            Ok(Deletion::InProgress(again)) => {
+            Ok(Deletion::InProgress(delay)) => {
                 state.clear_failures();
-                Some(Outcome::RequeueAfter(retry::requested_delay(again)))
+                Some(Outcome::RequeueAfter(retry::requested_delay(delay)))
             }
             Err(error) => {
                 let words = retry::message(&error);

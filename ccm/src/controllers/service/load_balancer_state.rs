@@ -22,7 +22,7 @@ pub struct LoadBalancerState {
     /// The load balancer that may exist; set before the first call that could create a part of it.
     pub load_balancer: Option<LoadBalancerId>,
     /// In this leadership term, the API server itself has confirmed the finalizer.
-    pub confirmed: bool,
+    pub is_finalizer_confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.

@@ -131,9 +131,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Action::Update { wanted, targets, from } => {
                 return Ok(self.update(subject, (wanted, targets), from, state).await);
             }
-            Action::Publish { again } => {
+            Action::Publish { next_check } => {
                 self.publish_ensured(subject, state).await?;
-                Outcome::RequeueAfter(again)
+                Outcome::RequeueAfter(next_check)
             }
             Action::Ensure { wanted, targets, announce, drift } => {
                 self.ensure(subject, (wanted, targets), (announce, drift), state).await?
@@ -278,8 +278,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         };
         warn!(service = %wanted.spec.id, %error, "updating targets failed while a retry waits");
         state.last_targets = None;
-        let again = retry::retry_after(error.kind, state.failures);
-        wait.into_iter().chain(again).min()
+        let retry = retry::retry_after(error.kind, state.failures);
+        wait.into_iter().chain(retry).min()
     }
 
     /// Updates the targets of a load balancer that is otherwise as requested. Returns `None` if another action follows.
@@ -387,17 +387,17 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.ingress = Some(decide::ingress(&ensured.status));
         state.annotations = Some(ensured.annotations);
         match ensured.progress {
-            Progress::After(again) => {
+            Progress::After(delay) => {
                 self.publish(subject, state).await?;
-                Ok(Outcome::RequeueAfter(retry::requested_delay(again)))
+                Ok(Outcome::RequeueAfter(retry::requested_delay(delay)))
             }
             Progress::Settled => {
                 let resync = decide::resync_after(self.resync, &spec.id.uid);
-                let again = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
-                let due = Instant::now() + again;
+                let next_check = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
+                let due = Instant::now() + next_check;
                 state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets: targets.clone(), due });
                 self.publish_ensured(subject, state).await?;
-                Ok(Outcome::RequeueAfter(again))
+                Ok(Outcome::RequeueAfter(next_check))
             }
         }
     }
@@ -411,23 +411,23 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     ) -> Result<bool, ReconcileError> {
         let service = subject.service;
         let in_cache = decide::has_finalizer(&service.meta);
-        if in_cache && state.confirmed {
+        if in_cache && state.is_finalizer_confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
         if in_cache {
             match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
-                    state.confirmed = true;
+                    state.is_finalizer_confirmed = true;
                     return Ok(true);
                 }
                 Ok(false) | Err(Refusal::Deleted) => return Ok(false),
                 Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
-        match self.kubernetes.hold(service).await {
+        match self.kubernetes.add_finalizer(service).await {
             Ok(()) => {
-                state.confirmed = true;
+                state.is_finalizer_confirmed = true;
                 if state.load_balancer.is_none() {
                     self.cloud.starts_empty(&subject.id);
                 }
@@ -504,18 +504,18 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         if state.last_report.update(&message, now) {
             self.record(id, service, Warning, reason, &message);
         }
-        let again = match (retry::retry_after(error.kind, state.failures), &request) {
+        let delay = match (retry::retry_after(error.kind, state.failures), &request) {
             // A user cannot fix a deletion: the provider's error is a defect, and a later attempt may succeed.
             (None, None) => Some(retry::MAX_WAIT),
-            (again, _) => again,
+            (delay, _) => delay,
         };
         let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
-        state.pause = Some(Pause { until: again.map(|again| now + again), request, throttled });
-        after(again)
+        state.pause = Some(Pause { until: delay.map(|delay| now + delay), request, throttled });
+        after(delay)
     }
 }
 
-/// Requeue after a time, or only when something changes.
+/// Returns the outcome that requeues after a time, or only when something changes.
 pub(super) fn after(wait: Option<Duration>) -> Outcome {
     wait.map_or(Outcome::Done, Outcome::RequeueAfter)
 }

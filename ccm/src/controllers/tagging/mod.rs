@@ -45,7 +45,7 @@ const BATCH_WINDOW: Duration = Duration::from_millis(200);
 /// First and maximum delay after failures.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Checks the flags. As upstream, a missing flag ends the process. Upstream: cloud-provider-aws,
+/// Checks the flags. As in upstream, a missing flag ends the process. Upstream: cloud-provider-aws,
 /// TaggingControllerOptions.Validate.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     if context.cloud.provider().tagging().is_none() {

@@ -123,7 +123,7 @@ pub fn truncate(subsets: &mut [Subset], max: usize) -> bool {
         } else {
             &mut subset.not_ready
         };
-        // The subset's share of the remaining addresses, rounded up; in floating point, as upstream: 110 of 200 addresses
+        // The subset's share of the remaining addresses, rounded up; in floating point, as in upstream: 110 of 200 addresses
         // get 56 of 100 places.
         let part = (list.len() as f64 / total as f64 * room as f64).ceil() as usize;
         let part = part.min(left);

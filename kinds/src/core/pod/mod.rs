@@ -355,8 +355,9 @@ fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
     Ok((name, count))
 }
 
-/// Parses a deletion cost. As upstream, a value counts as zero if it is not a 32-bit number, or if it has a plus sign
-/// or leading zeros; zeros may follow a minus sign. Upstream: pkg/apis/core/helper, GetDeletionCostFromPodAnnotations.
+/// Parses a deletion cost. As in upstream, a value counts as zero if it is not a 32-bit number, or if it has a plus
+/// sign or leading zeros; zeros may follow a minus sign. Upstream: pkg/apis/core/helper,
+/// GetDeletionCostFromPodAnnotations.
 fn parse_deletion_cost(text: &str) -> i32 {
     let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
     canonical.unwrap_or(0)

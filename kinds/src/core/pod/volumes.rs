@@ -32,7 +32,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Returns the volumes with the claim of this name behind them.
+    /// Returns the volumes of the claim with this name.
     pub fn of_claim(&self, claim: &str) -> &[ClaimVolume] {
         let start = self.claims.partition_point(|volume| *volume.claim < *claim);
         let count = self.claims[start..].partition_point(|volume| *volume.claim == *claim);

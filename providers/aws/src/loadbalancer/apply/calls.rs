@@ -206,7 +206,7 @@ impl Caller<'_> {
         }
         let owner = tags.get(names::SERVICE).or_else(|| tags.get(names::STACK));
         let owner = owner.map_or_else(|| "something else".to_owned(), |service| format!("Service {service}"));
-        let fix = format!("use another name: the load balancer {arn} of this name belongs to {owner}");
+        let fix = format!("use another name: the load balancer {arn} with this name belongs to {owner}");
         Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
 
