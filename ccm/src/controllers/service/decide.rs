@@ -10,8 +10,8 @@ use kinds::meta::Meta;
 use kinds::service::{self, Balancing, ServicePort, ServiceType};
 use kinds::{Service, Str};
 use providers::{
-    ClassFilter, CloudError, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
-    OtherService, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
+    ClassFilter, CloudError, ErrorKind, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, OtherService, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
 };
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
 /// # Errors
 /// `Invalid` if no cloud could provide it. The message names the field or annotation, its value, and the fix.
 pub fn spec(service: &Service, cluster: &str, prefixes: &[String]) -> Result<LoadBalancerSpec, CloudError> {
-    let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
+    let missing = || CloudError::new(ErrorKind::Invalid, "ReadSpec", "spec.type is not LoadBalancer: use LoadBalancer");
     let settings = service.balancing.as_deref().ok_or_else(missing)?;
     let ports = service.ports.iter().map(port).collect::<Result<Vec<_>, _>>()?;
     let texts =
