@@ -130,7 +130,7 @@ fn decide_delete(volume: &PersistentVolume) -> Reclaim {
             Reclaim::DeleteHostPath(path.to_string())
         }
         (Some(HOST_PATH), _) => {
-            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolume.Spec.HostPath is nil"))
+            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolumeSource.HostPath is nil"))
         }
         (Some(NFS), _) => fail(NOT_DELETABLE.to_owned()),
         (Some(provisioner), _) if provisioner.starts_with(IN_TREE) => fail(format!("{NO_PLUGIN} name: {provisioner}")),

@@ -144,6 +144,11 @@ fn reclaim_follows_policy_provisioner_and_backend() {
             by("kubernetes.io/rbd", Backend::Other),
             "VolumeFailedDelete no volume plugin matched name: kubernetes.io/rbd",
         ),
+        (
+            "Delete, no directory of its provisioner",
+            by("kubernetes.io/host-path", Backend::Csi),
+            "VolumeFailedDelete failed to create deleter for volume \"a\": spec.PersistentVolumeSource.HostPath is nil",
+        ),
         ("Delete, empty annotation", by("", Backend::Other), &format!("VolumeFailedDelete {LOOKUP}")),
     ] {
         let action = match decide_reclaim(&volume.record()) {
