@@ -85,6 +85,8 @@ pub enum Reclaim {
     DeleteHostPath(String),
     /// Delete its data, then make it available again.
     Recycle(RecyclePlugin),
+    /// No plugin deletes its data. That is reported once no pod uses the volume.
+    NotRecyclable,
     /// It cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),
 }
@@ -112,9 +114,7 @@ pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
         ReclaimPolicy::Recycle => match &volume.source {
             Source::HostPath { .. } => Reclaim::Recycle(RecyclePlugin::HostPath),
             Source::Nfs { .. } => Reclaim::Recycle(RecyclePlugin::Nfs),
-            Source::Csi { .. } | Source::Other { .. } | Source::None => {
-                Reclaim::Fail(Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
-            }
+            Source::Csi { .. } | Source::Other { .. } | Source::None => Reclaim::NotRecyclable,
         },
         ReclaimPolicy::Delete => decide_delete(volume),
     }

@@ -122,11 +122,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
         ),
         ("Recycle, directory", of("Recycle", DIRECTORY), "recycle HostPath"),
         ("Recycle, NFS", of("Recycle", Backend::Nfs), "recycle Nfs"),
-        (
-            "6-3 Recycle, CSI",
-            of("Recycle", Backend::Csi),
-            "VolumeFailedRecycle No recycler plugin found for the volume!",
-        ),
+        ("6-3 Recycle, CSI", of("Recycle", Backend::Csi), "not recyclable"),
         ("8-1 Delete, directory", of("Delete", DIRECTORY), "delete /tmp/a"),
         ("8-1 Delete, directory, provisioned", by("kubernetes.io/host-path", DIRECTORY), "delete /tmp/a"),
         ("8-10-1 Delete, external", by("csi.example.com", Backend::Csi), "leave"),
@@ -156,6 +152,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
             Reclaim::DeleteHostPath(path) => format!("delete {path}"),
             Reclaim::Recycle(RecyclePlugin::HostPath) => "recycle HostPath".to_owned(),
             Reclaim::Recycle(RecyclePlugin::Nfs) => "recycle Nfs".to_owned(),
+            Reclaim::NotRecyclable => "not recyclable".to_owned(),
             Reclaim::Fail(notice) => format!("{} {}", notice.reason, notice.message),
         };
         assert_eq!(action, expected, "{case}");
