@@ -73,8 +73,11 @@ pub fn ebs(id: &str) -> Result<String, TranslationError> {
 fn url_path(url: &str) -> Option<String> {
     let url = url.split_once('#').map_or(url, |(url, _)| url);
     let url = url.split_once('?').map_or(url, |(url, _)| url);
-    let (host, path) = url.split_at(url.find('/')?);
-    let has_invalid_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.bytes().all(|c| c.is_ascii_digit()));
+    let (authority, path) = url.split_at(url.find('/')?);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let after_address = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
+    let port = after_address.rsplit_once(':').map_or("", |(_, port)| port);
+    let has_invalid_port = !port.bytes().all(|c| c.is_ascii_digit());
     let is_invalid = url.contains(|c: char| c.is_ascii_control()) || host.contains([' ', '%']) || has_invalid_port;
     if is_invalid { None } else { percent_decode(path) }
 }
@@ -185,6 +188,8 @@ mod tests {
             ("EBS, encoded", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-%41")], Some("vol-A")),
             ("EBS, badly encoded", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-%zz")], None),
             ("EBS with a bad zone", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a b/vol-1")], None),
+            ("EBS with a user", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://u:p@a:1/vol-1")], Some("vol-1")),
+            ("EBS with an address", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://[::1]/vol-1")], Some("vol-1")),
             ("EBS with a bad port", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a:b/vol-1")], None),
             ("EBS with a control character", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-1\n")], None),
             (
