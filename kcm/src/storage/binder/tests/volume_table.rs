@@ -95,6 +95,9 @@ fn only_a_volume_without_its_claim_may_be_wiped() {
     }
 }
 
+const NO_DIRECTORY: &str =
+    "VolumeFailedDelete failed to create deleter for volume \"a\": spec.PersistentVolumeSource.HostPath is nil";
+
 #[test]
 fn reclaim_follows_policy_provisioner_and_backend() {
     let of = |policy: &'static str, backend| {
@@ -140,11 +143,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
             by("kubernetes.io/rbd", Backend::Other),
             "VolumeFailedDelete no volume plugin matched name: kubernetes.io/rbd",
         ),
-        (
-            "Delete, no directory of its provisioner",
-            by("kubernetes.io/host-path", Backend::Csi),
-            "VolumeFailedDelete failed to create deleter for volume \"a\": spec.PersistentVolumeSource.HostPath is nil",
-        ),
+        ("Delete, no directory", by("kubernetes.io/host-path", Backend::Csi), NO_DIRECTORY),
         ("Delete, empty annotation", by("", Backend::Other), &format!("VolumeFailedDelete {LOOKUP}")),
     ] {
         let action = match decide_reclaim(&volume.record()) {
