@@ -15,7 +15,7 @@ use runtime::write::WriteError;
 use tracing::{debug, info};
 
 use super::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, may_have_any_volume, next_bind_write,
+    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, lost_status, may_have_any_volume, next_bind_write,
     next_step, unbound_status,
 };
 use super::draft::{Draft, Stop};
@@ -94,7 +94,7 @@ impl Binder {
     /// The two caches are not equally old: the cache of claims may contain a binding, while the cache of volumes does
     /// not contain the volume yet.
     async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
-        if claim.volume_name.is_empty() || !is_newly_lost(claim) {
+        if claim.volume_name.is_empty() {
             return Ok(());
         }
         let key = volume_key(claim.volume_name.clone());
@@ -126,12 +126,11 @@ impl Binder {
                 Ok(Outcome::RequeueAfter(self.settings.sync_period))
             }
             ClaimStep::Lose(notice) => {
+                let Some(edit) = lost_status(claim) else { return Ok(Outcome::Done) };
                 self.confirm_loss(claim).await?;
-                self.put_claim_status(claim, unbound_status(claim, Phase::Lost)).await?;
-                if is_newly_lost(claim) {
-                    info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
-                    self.notices.record(&**claim, &notice);
-                }
+                self.put_claim_status(claim, Some(edit)).await?;
+                info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
+                self.notices.record(&**claim, &notice);
                 Ok(Outcome::Done)
             }
             ClaimStep::DecideAgain => Ok(Outcome::RequeueWithBackoff),

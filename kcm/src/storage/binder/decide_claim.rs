@@ -265,9 +265,10 @@ pub fn next_bind_write(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     BindWrite::ClaimStatus
 }
 
-/// Returns true if the notice of a lost volume is due: only when the phase changes.
-pub fn is_newly_lost(claim: &PersistentVolumeClaim) -> bool {
-    claim.phase != Phase::Lost
+/// Returns the changes of the status of a claim that has lost its volume; `None` if its phase is Lost already. The
+/// event is only recorded with a change.
+pub fn lost_status(claim: &PersistentVolumeClaim) -> Option<StatusEdit<'static>> {
+    unbound_status(claim, Phase::Lost).filter(|_| claim.phase != Phase::Lost)
 }
 
 /// Returns the changes of the status of a claim that is not bound; `None` if it is right already.

@@ -85,6 +85,8 @@ pub enum Reclaim {
     DeleteHostPath(String),
     /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
+    /// No plugin deletes the volume's data, which is reported once no pod uses the volume.
+    NotRecyclable,
     /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),
 }
@@ -112,9 +114,7 @@ pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
         ReclaimPolicy::Recycle => match &volume.source {
             Source::HostPath { .. } => Reclaim::Recycle(RecyclePlugin::HostPath),
             Source::Nfs { .. } => Reclaim::Recycle(RecyclePlugin::Nfs),
-            Source::Csi { .. } | Source::Other { .. } | Source::None => {
-                Reclaim::Fail(Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
-            }
+            Source::Csi { .. } | Source::Other { .. } | Source::None => Reclaim::NotRecyclable,
         },
         ReclaimPolicy::Delete => decide_delete(volume),
     }
@@ -130,7 +130,7 @@ fn decide_delete(volume: &PersistentVolume) -> Reclaim {
             Reclaim::DeleteHostPath(path.to_string())
         }
         (Some(HOST_PATH), _) => {
-            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolume.Spec.HostPath is nil"))
+            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolumeSource.HostPath is nil"))
         }
         (Some(NFS), _) => fail(NOT_DELETABLE.to_owned()),
         (Some(provisioner), _) if provisioner.starts_with(IN_TREE) => fail(format!("{NO_PLUGIN} name: {provisioner}")),

@@ -25,7 +25,7 @@ use crate::wire::whole::WholeObject;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
 pub use edit::{StatusEdit, with_class, with_condition, with_status, with_volume_name};
-pub use ephemeral::for_ephemeral_volume;
+pub use ephemeral::{for_ephemeral_volume, volume_names};
 
 /// Annotation of a claim whose binding was completed at least once. Its value does not matter.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";

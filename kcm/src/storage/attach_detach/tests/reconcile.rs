@@ -269,6 +269,47 @@ async fn refused_list_fails_visibly_unless_the_cache_is_behind() {
     assert_eq!(bed.count("PATCH nodes/node"), 3);
 }
 
+/// Upstream's TestNodeStatusUpdater_UpdateNodeStatuses_FailureInFirstUpdate.
+#[tokio::test]
+async fn failed_write_of_one_node_does_not_hold_up_another() {
+    let bed = Bed::new().await;
+    for name_of_node in ["a", "b"] {
+        bed.change_node(name_of_node, node(5, &[], &[]));
+        bed.deliver_node(name_of_node);
+        bed.shared.memory.decide_listing(&name_of_node.into(), &name(), true, true);
+    }
+    lock(&bed.server).failing_node = "a".to_owned();
+    bed.reconcile_node("a").await.expect_err("the write is refused");
+    assert_eq!(bed.reconcile_node("b").await, Ok(Outcome::Done));
+    lock(&bed.server).failing_node.clear();
+    assert_eq!(bed.reconcile_node("a").await, Ok(Outcome::Done));
+    assert_eq!((bed.count("PATCH nodes/a"), bed.count("PATCH nodes/b")), (2, 1));
+}
+
+/// Upstream's Test_MarkVolumeAsUncertain and Test_AddVolumeNode_Positive_NewVolumeNewNodeWithFalseAttached.
+#[tokio::test]
+async fn volume_is_listed_only_while_its_attachment_is_confirmed() {
+    for (case, is_listed, is_attached, expected) in [
+        ("attached", false, true, &["add"][..]),
+        ("attached and listed", true, true, &[]),
+        ("requested", false, false, &[]),
+        ("requested and listed", true, false, &["remove"]),
+    ] {
+        let bed = Bed::new().await;
+        let listed = if is_listed { vec![name()] } else { Vec::new() };
+        bed.change_node("node", node(5, &listed, &[]));
+        bed.deliver_node("node");
+        bed.add_pod("web", "node");
+        bed.add_attachment("node", |attachment| attachment.attached = is_attached);
+        bed.reconcile(&name()).await.expect(case);
+        bed.reconcile_node("node").await.expect(case);
+        let sent = lock(&bed.server).requests.clone();
+        let writes = sent.iter().filter(|request| request.starts_with("PATCH"));
+        let kind = |request: &String| if request.contains(r#""op":"add""#) { "add" } else { "remove" };
+        assert_eq!(writes.map(kind).collect::<Vec<_>>(), expected, "{case}");
+    }
+}
+
 /// A volume that kubelets attach has no VolumeAttachment, so that only the nodes show where it is.
 #[tokio::test]
 async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader() {

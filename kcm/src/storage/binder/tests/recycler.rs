@@ -196,3 +196,20 @@ async fn pod_is_deleted_when_the_volume_may_no_longer_be_wiped() {
     deliver_deletion(&bed.binder.volumes, &ObjectKey::new("", "pv"));
     assert_eq!(bed.reconcile().await, [DELETE], "volume deleted");
 }
+
+#[tokio::test]
+async fn volume_without_a_recycler_fails_once_no_pod_uses_it() {
+    let bed = Bed::new().await;
+    let released = volume("pv").of("data", "first").phase("Released").with(|volume| {
+        volume.policy = "Recycle";
+        volume.backend = Backend::Csi;
+    });
+    lock(&bed.server).volume = released.object();
+    deliver(&bed.binder.volumes, (*released.record()).clone());
+    let mut pod = pod_with("web", &["data"]);
+    pod.meta.namespace = "shop".into();
+    deliver(&bed.binder.pods, pod.clone());
+    assert!(bed.reconcile().await.is_empty(), "a pod uses it");
+    deliver_deletion(&bed.binder.pods, &pod.meta.key());
+    assert_eq!(bed.reconcile().await, ["PUT persistentvolumes/pv/status"]);
+}
