@@ -79,6 +79,11 @@ pub fn deliver_deletion<K: Kind>(store: &Store<K>, name: &ObjectKey) {
     store.remove(&name.namespace, &name.name);
 }
 
+/// Continues a store at an older version, as its watch would after the server's storage was restored from a backup.
+pub fn deliver_restore<K: Kind>(store: &Store<K>, version: u64) {
+    store.restart(version);
+}
+
 /// A sink that drops all events.
 pub struct NoEvents;
 

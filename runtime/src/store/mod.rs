@@ -23,7 +23,7 @@ use crate::stale;
 use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
-pub use progress::Progress;
+pub use progress::{Progress, WriteVersion};
 use undecodable::Undecodable;
 
 /// A way to look up records by other values than their names: `keys` yields the hash of each value under which a record
@@ -103,7 +103,7 @@ pub struct Store<K: Kind> {
     /// The memory of all records, if the store of this kind is limited ([`Kind::limited_bytes`]); otherwise zero.
     bytes: AtomicUsize,
     /// Versions that this process has written and the watch has not delivered yet.
-    written: Mutex<HashMap<ObjectKey, u64>>,
+    written: Mutex<HashMap<ObjectKey, WriteVersion>>,
     /// Objects with a write in progress, and the waiters for its end.
     in_progress: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
@@ -266,10 +266,9 @@ impl<K: Kind> Store<K> {
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
             // An object that was deleted before its write arrived here leaves its entry behind.
             if written.len() >= WRITTEN_SWEEP_SIZE && written.len().is_power_of_two() {
-                let reached = self.progress.version();
-                written.retain(|_, version| *version > reached);
+                written.retain(|_, version| !self.progress.contains(version));
             }
-            written.insert(key.clone(), version);
+            written.insert(key.clone(), self.progress.written(version));
         }
     }
 
@@ -307,8 +306,8 @@ impl<K: Kind> Store<K> {
 
     /// Returns the version of an object that this process wrote and that the watch has not delivered yet.
     fn awaited(&self, key: &ObjectKey) -> Option<u64> {
-        let version = *lock(&self.written).get(key)?;
-        (self.progress.version() < version).then_some(version)
+        let written = *lock(&self.written).get(key)?;
+        (!self.progress.contains(&written)).then(|| written.version())
     }
 
     /// Handles the replacement of the server's history by an older one, in which this version was listed: versions that
@@ -320,7 +319,7 @@ impl<K: Kind> Store<K> {
 
     fn forget_written(&self, key: &ObjectKey, version: u64) {
         let mut written = lock(&self.written);
-        if written.get(key).is_some_and(|awaited| *awaited <= version) {
+        if written.get(key).is_some_and(|awaited| awaited.version() <= version) {
             written.remove(key);
         }
     }

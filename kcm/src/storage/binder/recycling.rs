@@ -10,6 +10,7 @@ use std::time::Duration;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{PersistentVolume, Str};
 use runtime::lock::lock;
+use runtime::store::WriteVersion;
 use tokio::time::Instant;
 
 use super::decide_volume::claim_uid;
@@ -26,7 +27,7 @@ pub struct Run {
     /// The pod.
     pub pod: Uid,
     /// The version of its creation.
-    pub version: u64,
+    pub version: WriteVersion,
 }
 
 impl Run {

@@ -102,8 +102,11 @@ pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaS
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
     let mut kept: Vec<_> = sets.old.iter().filter(|set| !set.meta.is_deleting()).cloned().collect();
-    // The sort is stable: sets of the same revision stay ordered by age.
-    kept.sort_by_key(|set| revision(set).unwrap_or(0));
+    // A set whose revision is not a number keeps its place in the order by age, and no other set moves past it. The sort
+    // is stable: sets of the same revision stay ordered by age.
+    for of_revisions in kept.chunk_by_mut(|a, b| revision(a).is_some() && revision(b).is_some()) {
+        of_revisions.sort_by_key(|set| revision(set));
+    }
     let surplus = kept.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     kept.truncate(surplus);
     kept.retain(|set| {

@@ -201,8 +201,8 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// Returns the scales of the sets of a Deployment that is paused or was scaled. Upstream: pkg/controller/deployment,
-/// scale.
+/// Returns the scales of the sets of a Deployment that is paused or was scaled. Beside a saturated new set the old ones
+/// are emptied, newest first. Upstream: pkg/controller/deployment, scale.
 ///
 /// Differs from upstream: a set with the right scale but wrong annotations is corrected, even with a strategy that does
 /// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.
@@ -213,7 +213,7 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
         return scale.or_else(|| corrected(set).filter(|_| set.replicas > 0)).into_iter().collect();
     }
     if sets.new.as_ref().is_some_and(|new| is_saturated(deployment, new)) {
-        return sets.old.iter().filter_map(|set| scale_to(deployment, set, 0)).collect();
+        return sets.old.iter().rev().filter_map(|set| scale_to(deployment, set, 0)).collect();
     }
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => in_proportion(deployment, sets),

@@ -32,19 +32,14 @@ pub fn subscribe(
         }
         let Some(pod) = change.new.or(change.old) else { return };
         let candidates = budgets.by_index(&by_namespace(), index_key(&*pod.meta.namespace));
-        let mut protecting: Vec<&PodDisruptionBudget> = Vec::new();
-        for budget in &candidates {
-            if change.new.is_some_and(|new| budget.selector.matches(&new.meta.labels)) {
-                protecting.push(budget);
-            }
-            match urgency(change, &budget.selector) {
-                None => {}
-                Some(Urgency::Immediate) => changed.add(budget.meta.key()),
-                Some(Urgency::Coalesced) => changed.add_coalesced(budget.meta.key()),
+        for (budget, urgency) in affected(change, &candidates) {
+            match urgency {
+                Urgency::Immediate => changed.add(budget.meta.key()),
+                Urgency::Coalesced => changed.add_coalesced(budget.meta.key()),
             }
         }
-        if protecting.len() > 1 && is_new_or_relabelled(change) {
-            warn_about_multiple_budgets(&recorder, pod, &protecting);
+        if is_new_or_relabelled(change) {
+            warn_about_multiple_budgets(&recorder, pod, &candidates);
         }
     });
 }
@@ -80,6 +75,26 @@ pub enum Urgency {
     Coalesced,
 }
 
+/// Number of budgets up to which a change of a pod that all of them select may be urgent.
+///
+/// The eviction API refuses to evict a pod that several budgets select. So the change matters only to evictions of other
+/// pods of these budgets, but each budget has to count all of its pods again: a thousand budgets over the same pods would
+/// count without a pause while these are rolled out. Upstream counts for one of the budgets.
+const MANY_BUDGETS: usize = 10;
+
+/// Returns the budgets of a namespace whose pods have to be counted again after a change of a pod.
+pub fn affected<'a>(
+    change: &Change<'_, Pod>,
+    budgets: &'a [Arc<PodDisruptionBudget>],
+) -> Vec<(&'a PodDisruptionBudget, Urgency)> {
+    let urgent = budgets.iter().filter_map(|budget| Some((&**budget, urgency(change, &budget.selector)?)));
+    let mut affected: Vec<_> = urgent.collect();
+    if affected.len() > MANY_BUDGETS {
+        affected.iter_mut().for_each(|(_, urgency)| *urgency = Urgency::Coalesced);
+    }
+    affected
+}
+
 /// Returns the urgency of a new count for the budget with this selector after a change of a pod; `None` if the change
 /// does not affect it.
 pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency> {
@@ -108,8 +123,10 @@ pub fn is_announced(pod: &Pod) -> bool {
     is_target && pod.is_active()
 }
 
-fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
-    let Some(first) = protecting.iter().map(|budget| &*budget.meta.name).min() else { return };
+fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) {
+    let protecting = budgets.iter().filter(|budget| budget.selector.matches(&pod.meta.labels));
+    let names: Vec<&str> = protecting.map(|budget| &*budget.meta.name).collect();
+    let Some(first) = names.iter().min().filter(|_| names.len() > 1) else { return };
     let (namespace, name) = (&*pod.meta.namespace, &*pod.meta.name);
     let message =
         format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");

@@ -279,14 +279,14 @@ fn a_resize_that_failed_half_way_is_continued() {
 #[test]
 fn a_saturated_new_set_empties_the_others_but_a_broken_one_does_not() {
     let d = rolled(2, int(1), int(1));
-    let given = |available| {
-        sets(
-            Some(annotated_set(2, 1, with_available(set("n", 2, 9, "v1"), available))),
-            vec![annotated_set(2, 1, set("o", 1, 0, "v0"))],
-        )
+    let given = |available, old: &[(&str, i64)]| {
+        let old = old.iter().map(|(name, age)| annotated_set(2, 1, set(name, 1, *age, name)));
+        sets(Some(annotated_set(2, 1, with_available(set("n", 2, 9, "v1"), available))), old.collect())
     };
-    assert_eq!(named(resize(&d, &given(2))), [("o".to_owned(), 0)]);
-    assert_eq!(named(resize(&d, &given(0))), []);
+    let emptied = |name: &str| (name.to_owned(), 0);
+    assert_eq!(named(resize(&d, &given(2, &[("o", 0)]))), [emptied("o")]);
+    assert_eq!(named(resize(&d, &given(2, &[("o", 0), ("p", 1)]))), [emptied("p"), emptied("o")], "newest first");
+    assert_eq!(named(resize(&d, &given(0, &[("o", 0)]))), []);
 }
 
 #[test]

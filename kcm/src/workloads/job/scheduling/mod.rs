@@ -19,7 +19,7 @@ use kinds::wire::find;
 use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
-use runtime::store::Store;
+use runtime::store::{Store, WriteVersion};
 use runtime::write::{WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     name: Str,
-    version: u64,
+    version: WriteVersion,
 }
 
 /// The PodGroup of a Job, as of the last time that it was compared with the spec.
@@ -154,8 +154,8 @@ impl Scheduling {
     fn has_changed(&self, job: &ObjectKey, group: &Group) -> bool {
         let key = ObjectKey { namespace: job.namespace.clone(), name: group.name.clone() };
         match self.groups.get(&key) {
-            Some(cached) => cached.meta.version > group.version,
-            None => self.groups.progress().version() >= group.version,
+            Some(cached) => cached.meta.version > group.version.version(),
+            None => self.groups.progress().contains(&group.version),
         }
     }
 
@@ -209,7 +209,7 @@ impl Scheduling {
         }
         let Some(group) = group else { return Ok(ungrouped) };
         let text = |field: &str| group["metadata"][field].as_str().unwrap_or_default();
-        let version = text("resourceVersion").parse().unwrap_or(0);
+        let version = self.groups.progress().written(text("resourceVersion").parse().unwrap_or(0));
         Ok(GroupResult { group: Some(Group { name: text("name").into(), version }), ..ungrouped })
     }
 

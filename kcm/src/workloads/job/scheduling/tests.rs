@@ -6,7 +6,7 @@ use http::Method;
 use kinds::schema::{list_meta, object_meta, typed_local_object_reference, workload, workload_spec};
 use kinds::wire::Put;
 use kinds::{Decode, Sections, envelope};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, meta, writer};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_restore, filled_store, meta, writer};
 use serde_json::json;
 
 use super::*;
@@ -166,6 +166,17 @@ async fn pods_are_not_grouped_when_their_group_was_deleted() {
     let name = bench.group(true).await.expect("it is grouped");
     lock(&bench.objects).remove(GROUP);
     deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    assert_eq!(bench.group(true).await, None);
+}
+
+/// The versions of the restored server are lower than that of the group.
+#[tokio::test(start_paused = true)]
+async fn pods_are_not_grouped_when_a_restored_server_lacks_their_group() {
+    let bench = Bench::new().await;
+    let name = bench.group(true).await.expect("it is grouped");
+    lock(&bench.objects).remove(GROUP);
+    deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    deliver_restore(&bench.groups, 5);
     assert_eq!(bench.group(true).await, None);
 }
 
