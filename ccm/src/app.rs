@@ -59,7 +59,7 @@ pub fn build_context(options: &Options, config_path: Option<PathBuf>, config: Ve
         external_tags: options.values.get_strings("external-managed-tags").to_vec(),
         max_targets: usize::try_from(options.values.get_i64("max-targets-per-target-group"))
             .ok()
-            .filter(|most| *most > 0),
+            .filter(|max| *max > 0),
     }
 }
 

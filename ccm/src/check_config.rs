@@ -31,7 +31,7 @@ const SERVICES: &str = "--services";
 /// The text of `--help`.
 const HELP: &str = "\
 Checks the configuration of cloud-controller-manager before it is used, and changes nothing: reads the
-file of --cloud-config, makes the first calls of the cloud, and fails with the problem.
+file of --cloud-config, makes the provider's first calls to the cloud, and reports the first problem.
 
 Usage:
   ccm check-config [--files-only | --services] [flags]

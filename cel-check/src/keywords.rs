@@ -1,7 +1,7 @@
 //! The words of CEL that cannot be identifiers.
 
 /// Keywords for values and operators.
-const LITERALS: [&str; 4] = ["true", "false", "null", "in"];
+const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Reserved words, which cannot be names of variables.
 const RESERVED: [&str; 17] = [
@@ -31,5 +31,5 @@ pub fn is_reserved(name: &str) -> bool {
 
 /// Returns true if a name is a keyword or reserved, so that it cannot be an identifier.
 pub fn is_keyword(name: &str) -> bool {
-    LITERALS.contains(&name) || is_reserved(name)
+    KEYWORDS.contains(&name) || is_reserved(name)
 }

@@ -178,7 +178,7 @@ impl Clause {
     }
 }
 
-/// Returns the clauses of a format; `None` for a malformed clause; the API server refuses policies with one.
+/// Returns the clauses of a format; `None` for a malformed clause, with which the API server refuses a policy.
 fn clauses(text: &str) -> Vec<Option<Clause>> {
     let mut found = Vec::new();
     let mut bytes = text.bytes().peekable();

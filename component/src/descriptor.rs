@@ -63,9 +63,9 @@ pub struct Finalizer {
 /// The decision whether a controller runs with the flags, gates, credentials and cloud of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// It has work.
+    /// The controller has work.
     Run,
-    /// It is skipped, as upstream skips it; the reason is logged.
+    /// The controller is skipped, as in upstream; the reason is logged.
     Skip(&'static str),
 }
 
@@ -81,15 +81,15 @@ pub struct Descriptor<C: 'static> {
     /// Reads the controller's settings from the command line into the context, and reports whether it has work. An
     /// error ends the process: flags contradict each other, or a file cannot be used.
     pub prepare: fn(&mut C) -> anyhow::Result<Start>,
-    /// Declares the kinds, sections and indexes that it reads.
+    /// Declares the kinds, sections and indexes that the controller reads.
     pub watches: fn(&mut Builder, &C),
     /// Its writes; each must be in its bootstrap role.
     pub writes: &'static [Write],
     /// Its queues.
     pub queues: &'static [QueueKeys],
-    /// The finalizers that it removes.
+    /// The finalizers that the controller removes.
     pub finalizers: &'static [Finalizer],
-    /// Adds it to a manager.
+    /// Adds the controller to a manager.
     pub start: fn(&mut Manager, &C),
 }
 

@@ -75,7 +75,8 @@ where
     }
 }
 
-/// Parses the command line and starts the log and the threads; exits early for `--help`, `--version` and errors.
+/// Parses the command line and starts the log and the threads. After `--help`, `--version` or an error, returns the
+/// exit code.
 fn prepare(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -225,7 +226,7 @@ impl Signals {
         }
     }
 
-    /// Runs `start`. Returns `None`, and drops it, if a signal arrives before it ends: a start may wait for APIs that
+    /// Runs `start`. If a signal arrives before it ends, drops it and returns `None`: a start may wait for APIs that
     /// are not served yet, and for credentials of a plugin that hangs.
     async fn run_unless_signalled<T>(
         &mut self,

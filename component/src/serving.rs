@@ -39,7 +39,7 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
         },
         http1_only: values.get_bool("disable-http2-serving"),
         http2_max_streams: u32::try_from(values.get_i64("http2-max-streams-per-connection")).unwrap_or(0),
-        closes_unknown_http2: on("UnauthenticatedHTTP2DOSMitigation"),
+        closes_unauthenticated_http2: on("UnauthenticatedHTTP2DOSMitigation"),
         authentication: AuthenticationOptions {
             kubeconfig: file("authentication-kubeconfig"),
             skip_lookup: values.get_bool("authentication-skip-lookup"),

@@ -12,7 +12,7 @@ pub const UPDATE: &str = "UPDATE_DOCS";
 /// Returns the table of a binary's controllers, in Markdown.
 ///
 /// # Panics
-/// When the registry lacks one of them.
+/// When the registry lacks a controller of `upstream`.
 pub fn table<C>(upstream: &[UpstreamController], registry: &[Descriptor<C>]) -> String {
     let mut table =
         String::from("| controller | alias | by default | state | feature gates |\n| --- | --- | --- | --- | --- |\n");

@@ -24,9 +24,9 @@ pub const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The change that an object's protecting finalizer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// None: the finalizer is set, or the object is being deleted without it.
+    /// No change: the finalizer is set, or the object is being deleted without it.
     Nothing,
-    /// It is missing and has to be added.
+    /// The finalizer is missing and has to be added.
     Addition,
     /// The object is being deleted: the finalizer has to be removed once nothing uses the object.
     Removal,
@@ -42,49 +42,11 @@ pub fn need(meta: &Meta, finalizer: &str) -> Need {
     }
 }
 
-/// A finalizer of the objects of one kind.
-pub struct Guard<'a, K: Kind> {
-    /// The finalizer.
-    pub finalizer: &'static str,
-    /// Writes it.
-    pub writer: &'a Writer,
-    /// The objects.
-    pub store: &'a Store<K>,
-    /// Writes by this process that the cache may not contain yet.
-    pub consistency: &'a Consistency,
-}
-
-impl<K: Kind> Guard<'_, K> {
-    /// Adds or removes the finalizer, if the API server still has the object `cached` and it still has this need. A
-    /// removal also requires that `is_unused` holds for the object that was read.
-    ///
-    /// The PUT is made from the object that the API server returned, so that unknown fields are kept.
-    pub async fn write(&self, cached: &Meta, need: Need, is_unused: impl Fn(&K) -> bool) -> Result<(), WriteError> {
-        let key = cached.key();
-        let response = match self.writer.get(&K::RESOURCE, &key).await {
-            Err(error) if error.is_not_found() => return Ok(()),
-            response => response?,
-        };
-        let fresh: K = response.decode(self.store.decoding())?;
-        let is_current = fresh.meta().uid == cached.uid && self::need(fresh.meta(), self.finalizer) == need;
-        if !is_current || need == Need::Removal && !is_unused(&fresh) {
-            return Ok(());
-        }
-        let object = response.object()?;
-        let edited = match need {
-            Need::Nothing => return Ok(()),
-            Need::Addition => metadata_edit::with_finalizer(object, self.finalizer),
-            Need::Removal => metadata_edit::without_finalizers(object, &[self.finalizer]),
-        };
-        let response = self.writer.replace(&K::RESOURCE, &key, None, &edited.map_err(DecodeError::from)?).await;
-        match response {
-            Ok(response) => {
-                self.consistency.wrote(&key, self.store, response.meta()?.version);
-                Ok(())
-            }
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+/// Returns the change that a finalizer of an object needs from a controller that may only remove it.
+fn own_need(meta: &Meta, finalizer: &str, adds_finalizer: bool) -> Need {
+    match need(meta, finalizer) {
+        Need::Addition if !adds_finalizer => Need::Nothing,
+        need => need,
     }
 }
 
@@ -93,9 +55,9 @@ pub trait Users<K>: Send + Sync + 'static {
     /// Returns true if an object has a user, by the object itself and by the caches.
     fn are_cached(&self, object: &K) -> bool;
 
-    /// Returns true if an object has a user on the API server. By default the object that is read before the finalizer is
-    /// removed shows its users.
-    fn are_on_server<'a>(&'a self, _: &'a K) -> BoxFuture<'a, Result<bool, WriteError>> {
+    /// Returns true if an object has a user on the API server. By default false: the object itself, which is read
+    /// before the finalizer is removed, names its users.
+    fn are_on_server<'a>(&'a self, _: &'a K) -> BoxFuture<'a, Result<bool, ReconcileError>> {
         async { Ok(false) }.boxed()
     }
 }
@@ -104,6 +66,8 @@ pub trait Users<K>: Send + Sync + 'static {
 pub struct Protection<K: Kind, U> {
     /// The finalizer.
     pub finalizer: &'static str,
+    /// False if the API server's admission adds the finalizer to each new object, so that it is only removed here.
+    pub adds_finalizer: bool,
     /// The objects.
     pub objects: Arc<Store<K>>,
     /// Their users. The end of a use requeues the object.
@@ -117,16 +81,21 @@ pub struct Protection<K: Kind, U> {
 }
 
 impl<K: Kind, U: Users<K>> Protection<K, U> {
-    /// Adds the objects whose finalizer has to be added, or may be removed, to the queue, and one worker.
-    pub fn start(self, manager: &mut Manager, name: &'static str) {
-        let (queue, finalizer) = (self.queue.clone(), self.finalizer);
-        let changed = queue.clone();
+    /// Adds the objects whose finalizer has to be added, or may be removed, to the queue, and workers.
+    pub fn start(self, manager: &mut Manager, work: WorkOptions) {
+        let (queue, changed) = (self.queue.clone(), self.queue.clone());
+        let (finalizer, adds_finalizer) = (self.finalizer, self.adds_finalizer);
         self.objects.subscribe(move |change| {
-            if let Some(object) = change.new.filter(|object| need(object.meta(), finalizer) != Need::Nothing) {
+            let is_due = |object: &&Arc<K>| own_need(object.meta(), finalizer, adds_finalizer) != Need::Nothing;
+            if let Some(object) = change.new.filter(is_due) {
                 changed.add(object.meta().key());
             }
         });
-        manager.add(WorkOptions { name, workers: 1 }, queue, Arc::new(self));
+        manager.add(work, queue, Arc::new(self));
+    }
+
+    fn need(&self, meta: &Meta) -> Need {
+        own_need(meta, self.finalizer, self.adds_finalizer)
     }
 
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
@@ -135,24 +104,64 @@ impl<K: Kind, U: Users<K>> Protection<K, U> {
             Cached::Absent => return Ok(Outcome::Done),
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let need = need(object.meta(), self.finalizer);
+        self.protect(&object).await
+    }
+
+    /// Makes the change that the finalizer of a cached object needs, if nothing prevents it.
+    ///
+    /// # Errors
+    /// When the users of the object cannot be read, or the object cannot be written.
+    pub async fn protect(&self, object: &K) -> Result<Outcome, ReconcileError> {
+        let need = self.need(object.meta());
         if need == Need::Nothing {
             return Ok(Outcome::Done);
         }
         if need == Need::Removal {
-            if self.users.are_cached(&object) {
+            let key = object.meta().key();
+            if self.users.are_cached(object) {
                 debug!(object = %key, finalizer = self.finalizer, "keeping the finalizer: the object is in use");
                 return Ok(Outcome::Done);
             }
-            if self.users.are_on_server(&object).await? {
+            if self.users.are_on_server(object).await? {
                 debug!(object = %key, finalizer = self.finalizer, "keeping the finalizer: the cache lacks a user of the object");
                 return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
             }
         }
-        let (writer, store, consistency) = (&self.writer, &*self.objects, &self.consistency);
-        let guard = Guard { finalizer: self.finalizer, writer, store, consistency };
-        guard.write(object.meta(), need, |fresh| !self.users.are_cached(fresh)).await?;
+        self.write(object.meta(), need).await?;
         Ok(Outcome::Done)
+    }
+
+    /// Adds or removes the finalizer, if the API server still has the object `cached` and it still has this need. A
+    /// removal also requires that neither the object that was read nor the caches show a user: one may have arrived in
+    /// the meantime.
+    ///
+    /// The PUT is made from the object that the API server returned, so that unknown fields are kept.
+    async fn write(&self, cached: &Meta, need: Need) -> Result<(), WriteError> {
+        let key = cached.key();
+        let response = match self.writer.get(&K::RESOURCE, &key).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            response => response?,
+        };
+        let fresh: K = response.decode(self.objects.decoding())?;
+        let is_current = fresh.meta().uid == cached.uid && self.need(fresh.meta()) == need;
+        if !is_current || need == Need::Removal && self.users.are_cached(&fresh) {
+            return Ok(());
+        }
+        let object = response.object()?;
+        let edited = match need {
+            Need::Nothing => return Ok(()),
+            Need::Addition => metadata_edit::with_finalizer(object, self.finalizer),
+            Need::Removal => metadata_edit::without_finalizers(object, &[self.finalizer]),
+        };
+        let response = self.writer.replace(&K::RESOURCE, &key, None, &edited.map_err(DecodeError::from)?).await;
+        match response {
+            Ok(response) => {
+                self.consistency.wrote(&key, &self.objects, response.meta()?.version);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -241,7 +250,7 @@ mod tests {
             self.is_cached.load(Ordering::Relaxed)
         }
 
-        fn are_on_server<'a>(&'a self, _: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, WriteError>> {
+        fn are_on_server<'a>(&'a self, _: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, ReconcileError>> {
             // A user may reach the cache in the meantime.
             let is_used = self.is_on_server.swap(false, Ordering::Relaxed);
             async move { Ok(is_used) }.boxed()
@@ -262,6 +271,7 @@ mod tests {
         let users = Arc::<Use>::default();
         let protection = Protection {
             finalizer: FINALIZER,
+            adds_finalizer: true,
             objects: Arc::new(filled_store(decode_once(Sections::default()), Vec::new(), [])),
             users: users.clone(),
             writer,

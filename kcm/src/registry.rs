@@ -77,7 +77,8 @@ mod tests {
         }
     }
 
-    /// `ccm` and operators do not have these descriptors: their diagnostics pages explain finalizers by the list.
+    /// `ccm` and operators do not contain these descriptors: their diagnostics pages explain finalizers with the list
+    /// of well-known finalizers.
     #[test]
     fn well_known_finalizers_are_those_of_the_registry() {
         let number = CONTROLLERS.iter().map(|descriptor| descriptor.finalizers.len()).sum();

@@ -78,7 +78,8 @@ mod tests {
 
     use super::*;
 
-    /// Reads that count themselves and wait for a permit each.
+    /// Returns reads that wait for a permit each, with the semaphore of the permits and the number of reads that have
+    /// started.
     fn counted() -> (Arc<SharedReads<usize>>, Arc<Semaphore>, Arc<AtomicUsize>) {
         let (permits, count) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
         let (gate, counter) = (permits.clone(), count.clone());

@@ -114,7 +114,7 @@ fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
 /// One page of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page<'a> {
-    /// The list's version as the server has written it. That of an aggregated API need not be a number.
+    /// The list's version as the server has written it. The version of an aggregated API need not be a number.
     pub version: &'a str,
     /// Token for the next page; empty on the last one.
     pub next: &'a str,
@@ -124,7 +124,7 @@ pub struct Page<'a> {
 
 /// Returns an error if this is the kind of a `Status`, which would be read as a list with one broken object.
 pub fn require_list(kind: &str) -> Result<(), DecodeError> {
-    if kind == "Status" { Err(DecodeError::field("kind", "is Status, which is no list")) } else { Ok(()) }
+    if kind == "Status" { Err(DecodeError::field("kind", "is Status, which is not a list")) } else { Ok(()) }
 }
 
 impl Page<'_> {
@@ -235,8 +235,8 @@ impl ApiStatus {
         Ok(())
     }
 
-    /// Returns true if a proxy or load balancer in front of the API server has refused the request with a page for people:
-    /// it says nothing about objects.
+    /// Returns true if a proxy or load balancer in front of the API server has refused the request with a page for
+    /// people: it says nothing about objects.
     pub fn is_of_proxy(&self) -> bool {
         self.reason.is_empty() && self.message.trim_start().starts_with('<')
     }

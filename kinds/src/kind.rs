@@ -64,8 +64,8 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// Returns the object's metadata.
     fn meta(&self) -> &Meta;
 
-    /// Returns the memory that the record takes at most, in bytes, for kinds whose number of objects an aggregated API
-    /// decides: their cache is limited. Zero for all other kinds.
+    /// Returns the maximum memory of the record in bytes, for kinds whose number of objects an aggregated API decides:
+    /// the memory of their stores is limited. Zero for all other kinds.
     fn limited_bytes(&self) -> usize {
         0
     }

@@ -331,8 +331,8 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     })
 }
 
-/// Maximum version: etcd counts up to it. A hostile aggregated API may return any number; controllers wait for the one
-/// after a version.
+/// Maximum version: a revision of etcd is a signed 64-bit number. A hostile aggregated API may return any number; it is
+/// limited because controllers wait for the version after one that they have read.
 const MAX_VERSION: u64 = i64::MAX as u64;
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ impl CloudError {
     /// Creates the error of a Service field that can never work with this cloud: names the field, its value, and the
     /// fix.
     pub fn invalid_field(field: &str, value: impl fmt::Display, fix: &str) -> Self {
-        Self::new(ErrorKind::Invalid, "ReadSpec", format!("{field} is \"{value}\": {fix}"))
+        Self::new(ErrorKind::Invalid, "ReadSpec", format!("{field} is {}: {fix}", quoted(&value.to_string())))
     }
 
     /// Returns true if a retry cannot succeed until the object changes.
@@ -163,13 +163,14 @@ mod tests {
     #[test]
     fn long_values_and_messages_are_truncated() {
         let long = "ä".repeat(1 << 17);
-        let error = CloudError::invalid_annotation("example.com/scheme", &long, "use internal");
-        assert!(error.message.len() < 400 && error.message.ends_with("…\": use internal"), "{}", error.message);
-        for error in
-            [CloudError::new(ErrorKind::Transient, "X", &*long), CloudError::invalid_field("spec.x", &long, "fix")]
-        {
-            assert!(error.message.len() <= MAX_MESSAGE_BYTES + '…'.len_utf8(), "{}", error.message.len());
+        for error in [
+            CloudError::invalid_annotation("example.com/scheme", &long, "use internal"),
+            CloudError::invalid_field("spec.scheme", &long, "use internal"),
+        ] {
+            assert!(error.message.len() < 400 && error.message.ends_with("…\": use internal"), "{}", error.message);
         }
+        let error = CloudError::new(ErrorKind::Transient, "X", &*long);
+        assert!(error.message.len() <= MAX_MESSAGE_BYTES + '…'.len_utf8(), "{}", error.message.len());
     }
 
     #[test]

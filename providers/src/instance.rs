@@ -22,7 +22,7 @@ pub struct InstanceRef {
     /// temporarily reports no address returns these.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// The Node's annotations, as given, of those that the provider reads (see [`InstanceFeatures::annotations`]).
+    /// The Node's annotations that the provider reads, as given (see [`InstanceFeatures::annotations`]).
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
@@ -145,14 +145,14 @@ pub struct Taint {
 /// The features of a provider's instances, constant while the process runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InstanceFeatures {
-    /// Prefixes of the Node annotations that it reads. Others are not in [`InstanceRef::annotations`], and not even
-    /// kept in memory if there is no prefix.
+    /// Prefixes of the Node annotations that the provider reads. Others are not in [`InstanceRef::annotations`], and
+    /// not even kept in memory if there is no prefix.
     pub annotations: Vec<String>,
-    /// Prefix of the labels that follow the instance for as long as the Node exists, with a domain of the vendor's.
-    /// Nothing else may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
+    /// Prefix of the labels that follow the instance for as long as the Node exists, in a domain of the vendor. Only
+    /// the provider may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
     /// are only set on new Nodes.
     pub labels: Option<&'static str>,
-    /// Prefix of the keys of taints that follow the instance in the same way. `None`: it sets none.
+    /// Prefix of the keys of taints that follow the instance in the same way. `None`: the provider sets no taints.
     pub taints: Option<&'static str>,
 }
 
@@ -160,9 +160,9 @@ pub struct InstanceFeatures {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstanceState {
-    /// It runs, starts, or is about to stop: it exists and may do work.
+    /// The instance runs, starts, or is about to stop: it exists and may do work.
     Running(Box<Instance>),
-    /// It exists and does no work; it may be started again.
+    /// The instance exists and does no work; it may be started again.
     Stopped,
     /// The cloud responded, and there is no such instance. This is the only state that may delete a Node, so that
     /// nothing else may lead to it: no error, no throttling, no ID that could not be parsed, no missing page.
@@ -182,9 +182,9 @@ pub trait Instances: Send + Sync {
 
     /// Returns the state of each requested instance, in the order of the request, always as many as requested.
     ///
-    /// It accepts any number, including zero, and makes as few calls as the cloud's batches allow. An instance that
-    /// fails its batch (an ID that the cloud cannot parse) costs the others only a few more calls. A failure of the
-    /// whole request is `Unknown` for the affected instances.
+    /// It accepts any number of instances, including zero, and makes as few calls as the cloud's batches allow. An
+    /// instance that fails its batch (an ID that the cloud cannot parse) costs the others only a few more calls. A
+    /// failure of the whole request is `Unknown` for the affected instances.
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState>;
 }
 

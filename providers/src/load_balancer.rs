@@ -43,30 +43,32 @@ impl ClassFilter {
 /// The features of a provider's load balancers, constant while the process runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Features {
-    /// The Services that it accepts.
+    /// The Services that the provider accepts.
     pub classes: ClassFilter,
-    /// It returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
+    /// The provider returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
     pub endpoint_targets: bool,
     /// The cloud selects the targets by itself, for example by labels of its instances: [`LoadBalancers::set_targets`]
     /// changes nothing, and none are observed.
     pub selects_targets: bool,
-    /// It enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently open.
+    /// The provider enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently
+    /// open.
     pub source_ranges: bool,
     /// Supported protocols.
     pub protocols: Vec<Protocol>,
     /// A load balancer may have ports of different protocols.
     pub mixed_protocols: bool,
-    /// It supports IPv6.
+    /// The provider supports IPv6.
     pub ipv6: bool,
-    /// It supports both families together.
+    /// The provider supports both families together.
     pub dual_stack: bool,
-    /// Prefix of the condition types by which it informs pods that they receive traffic; `None`: it sets no conditions.
+    /// Prefix of the condition types by which the provider informs pods that they receive traffic; `None`: it sets no
+    /// conditions.
     pub gates: Option<&'static str>,
-    /// Prefixes of the annotations that it reads; empty: it may read any. Other annotations are not in the spec, so
-    /// that their changes cost nothing.
+    /// Prefixes of the annotations that the provider reads; empty: it may read any. Other annotations are not in the
+    /// spec, so that their changes cost nothing.
     pub annotations: Vec<String>,
-    /// Prefix of the annotations that it writes to Services ([`Ensured::annotations`]), which nothing else may use.
-    /// They are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
+    /// Prefix of the annotations that the provider writes to Services ([`Ensured::annotations`]), which nothing else
+    /// may use. They are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
     pub written_annotations: Option<&'static str>,
 }
 
@@ -103,12 +105,12 @@ impl Features {
 /// The targets that a provider needs for a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Targeting {
-    /// Its nodes.
+    /// The Service's nodes.
     Nodes,
-    /// Its endpoints. [`Targets::nodes`] is set too.
+    /// The Service's endpoints. [`Targets::nodes`] is set, too.
     Endpoints,
-    /// None: by its annotations, another controller creates this load balancer. Only `delete` may be called, for
-    /// resources that were created before. Upstream: cloud-provider, ImplementedElsewhere.
+    /// No targets: by the Service's annotations, another controller creates this load balancer. Only `delete` may be
+    /// called, for resources that were created before. Upstream: cloud-provider, ImplementedElsewhere.
     Elsewhere,
 }
 
@@ -154,13 +156,13 @@ impl Ensured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Parts of it are missing: its creation or deletion failed.
+    /// Parts of the load balancer are missing: its creation or deletion failed.
     Incomplete,
-    /// It exists and does not work yet.
+    /// The load balancer exists and does not work yet.
     Provisioning,
-    /// It works.
+    /// The load balancer works.
     Active,
-    /// It is being deleted.
+    /// The load balancer is being deleted.
     Deleting,
 }
 
@@ -191,17 +193,17 @@ pub struct ObservedLoadBalancer {
 /// The result of reading from the cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Observed {
-    /// Nothing that belongs to it is visible. This proves nothing: recently created resources may not be visible yet,
-    /// so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
+    /// Nothing that belongs to the load balancer is visible. This proves nothing: recently created resources may not be
+    /// visible yet, so that no finalizer is removed because of it. Only [`Deletion::Gone`] is proof.
     Absent,
-    /// At least a part of it exists.
+    /// At least a part of the load balancer exists.
     Present(Box<ObservedLoadBalancer>),
 }
 
 /// The result of a `delete`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Deletion {
-    /// Everything that was ever created for it is observed as deleted: the finalizer may be removed.
+    /// Everything that was ever created for the load balancer is observed as deleted: the finalizer may be removed.
     Gone,
     /// The cloud is working: call again after this time.
     InProgress(Duration),
@@ -216,19 +218,19 @@ pub struct Owned {
     pub phase: Phase,
     /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
-    /// Their tags or labels prove that they are this cluster's. Others may belong to another cluster, so that they are
-    /// only reported and never deleted.
+    /// The tags or labels of the resources prove that they are this cluster's. Other resources may belong to another
+    /// cluster, so that they are only reported and never deleted.
     pub certain: bool,
 }
 
 /// The change that the next `ensure` makes to a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedChange {
-    /// There is none, and one is created.
+    /// There is no load balancer, and one is created.
     Created,
-    /// The existing one is kept, and changed to the desired state.
+    /// The existing load balancer is kept, and changed to the desired state.
     Kept,
-    /// Another one is created next to it and replaces it.
+    /// Another load balancer is created next to the existing one and replaces it.
     Replaced,
     /// Nothing, because the cloud cannot do what the Service requests.
     Refused,
@@ -349,8 +351,8 @@ pub trait LoadBalancers: Send + Sync {
     }
 
     /// Called before the first `ensure` of a Service that had no finalizer: no process has created anything for it. A
-    /// provider need not search for resources that the cloud does not list yet. It is a hint: not every new Service is
-    /// reported.
+    /// provider need not search for resources that the cloud does not list yet. The call is a hint: not every new
+    /// Service is reported.
     fn starts_empty(&self, id: &LoadBalancerId) {
         let _ = id;
     }
@@ -393,8 +395,9 @@ pub trait LoadBalancers: Send + Sync {
     /// something may exist that the cloud does not list yet.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which its project or
-    /// network would otherwise be searched. `None` if this process has not reconciled the Service before its deletion.
+    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which the load
+    /// balancer's project or network would otherwise have to be searched for. `None` if this process has not reconciled
+    /// the Service before its deletion.
     ///
     /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be
     /// complete without it.
@@ -418,13 +421,13 @@ pub trait LoadBalancers: Send + Sync {
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
 
     /// Returns true if a listed resource may belong to this Service. Some resources identify their owner only in part:
-    /// those of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
+    /// resources of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service
     }
 
-    /// Deletes a listed resource without a Service, and nothing else, in particular nothing that a new Service of its
-    /// name uses. Called only if an operator has allowed it.
+    /// Deletes a listed resource without a Service, and nothing else, in particular nothing that a new Service with the
+    /// same name uses. Called only if an operator has allowed it.
     ///
     /// # Errors
     /// Any kind except `NotFound` and `Invalid`: if nothing exists, the result is `Gone`. It is `InProgress` while

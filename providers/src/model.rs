@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The owner of a load balancer. All resources that a provider creates for it name this owner from the start.
 ///
-/// The uid distinguishes a Service from an earlier one of the same name: these have two load balancers.
+/// The uid distinguishes a Service from an earlier one with the same name: each has its own load balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LoadBalancerId {
     /// `--cluster-name`.
@@ -133,12 +133,12 @@ impl IpFamily {
 /// A Service's requirements for dual stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IpFamilyPolicy {
-    /// One family.
+    /// One address family.
     #[default]
     SingleStack,
-    /// Both, if the cloud supports it.
+    /// Both families, if the cloud supports that.
     PreferDualStack,
-    /// Both; if the cloud supports only one, the request is `Invalid`.
+    /// Both families; if the cloud supports only one, the request is `Invalid`.
     RequireDualStack,
 }
 
@@ -171,7 +171,7 @@ pub struct LoadBalancerSpec {
     pub id: LoadBalancerId,
     /// `spec.loadBalancerClass`; `Some("")` is set, and not the same as `None`.
     pub class: Option<String>,
-    /// The Service's annotations, as given, of those that the provider reads (see `Features::annotations`).
+    /// The Service's annotations that the provider reads, as given (see `Features::annotations`).
     pub annotations: BTreeMap<String, String>,
     /// The Service's labels, as given.
     pub labels: BTreeMap<String, String>,

@@ -59,8 +59,8 @@ pub trait CloudProvider: Send + Sync {
         None
     }
 
-    /// Returns the Secrets that its configuration names as sources of credentials; constant while the process runs. The
-    /// process needs the permission to get them.
+    /// Returns the Secrets that the provider's configuration names as sources of credentials; constant while the
+    /// process runs. The process needs the permission to get them.
     fn secrets(&self) -> Vec<SecretName> {
         Vec::new()
     }

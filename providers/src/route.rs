@@ -28,7 +28,7 @@ pub enum RouteTarget {
     Instance(String),
     /// A Node, by its name, in clouds whose routes refer to names.
     Node(String),
-    /// None: its former target no longer exists.
+    /// No target: the former target no longer exists.
     Blackhole,
 }
 

@@ -50,7 +50,7 @@ pub struct EndpointTarget {
     pub zone: Option<String>,
     /// It accepts new connections.
     pub ready: bool,
-    /// It still serves; true for a while after it became unready because it terminates.
+    /// It serves requests. Unlike `ready`, this stays true while the endpoint terminates, until it stops serving.
     pub serving: bool,
     /// It is terminating.
     pub terminating: bool,
@@ -100,15 +100,15 @@ pub enum TargetId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// It receives traffic.
+    /// The target receives traffic.
     Healthy,
-    /// It receives none.
+    /// The target receives no traffic.
     Unhealthy,
-    /// It is checked for the first time.
+    /// The target is checked for the first time.
     Initial,
-    /// It is being removed and finishes its connections.
+    /// The target is being removed and finishes its connections.
     Draining,
-    /// The cloud does not report it.
+    /// The cloud does not report the target's health.
     Unknown,
 }
 

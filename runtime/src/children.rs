@@ -48,9 +48,9 @@ pub fn deleted<'a, K: Kind>(change: &Change<'a, K>) -> Option<&'a Arc<K>> {
 /// Returns the child if it has no controller now and may have become adoptable by this change.
 pub fn adoptable<'a, C: Kind>(change: &Change<'a, C>) -> Option<&'a Meta> {
     let new = change.new?.meta();
-    let is_news =
+    let is_relevant =
         change.old.map(|old| old.meta()).is_none_or(|old| old.labels != new.labels || old.controller().is_some());
-    (is_news && new.controller().is_none() && !new.is_deleting()).then_some(new)
+    (is_relevant && new.controller().is_none() && !new.is_deleting()).then_some(new)
 }
 
 /// Returns true if a selector selects a child. An empty selector selects nothing here, unlike in queries. Upstream:

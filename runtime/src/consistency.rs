@@ -3,7 +3,8 @@
 //! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
 //! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
 //! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
-//! so nothing can be miscounted. Upstream: pkg/controller, UIDTrackingControllerExpectations;
+//! so nothing can be miscounted. A version that never arrives, because the server's storage was restored, is waited for
+//! for some minutes at most. Upstream: pkg/controller, UIDTrackingControllerExpectations;
 //! pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,14 +18,14 @@ use tokio::time::Instant;
 
 use crate::journal::note;
 use crate::lock::lock;
-use crate::store::{Cached, Progress, Store};
+use crate::store::{Cached, Progress, Store, WriteVersion};
 use crate::wake::Wake;
 
-/// After this time an expected deletion counts as cached, because its object may never be removed. Upstream:
+/// Time after which an expected deletion counts as cached, because its object may never be removed. Upstream:
 /// pkg/controller, ExpectationsTimeout.
-const DELETIONS_EXPIRE: Duration = Duration::from_secs(5 * 60);
+const DELETION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// With fewer keys than this, keys whose writes are cached are not removed.
+/// Minimum number of keys at which the keys without an outstanding write are removed.
 const SWEEP_FLOOR: usize = 256;
 
 /// The last write of a kind for a key.
@@ -32,18 +33,10 @@ const SWEEP_FLOOR: usize = 256;
 struct Written {
     /// Group and plural name.
     kind: (&'static str, &'static str),
-    /// The history of the server to which the version belongs ([`Progress::history`]).
-    history: u64,
-    version: u64,
-    /// A requeue of the key at this version is already registered.
-    is_awaited: bool,
-}
-
-impl Written {
-    /// Returns true if the cache of its kind, with this progress, contains it.
-    fn is_cached(&self, progress: &Progress) -> bool {
-        self.history != progress.history() || self.version <= progress.version()
-    }
+    version: WriteVersion,
+    /// A requeue of the key at this version is registered, unless more callbacks than these ran early
+    /// ([`Progress::early_wakes`]).
+    awaited: Option<u64>,
 }
 
 /// A deletion that the cache may not contain yet.
@@ -85,8 +78,8 @@ pub struct Observed<T> {
 #[derive(Debug, Default)]
 pub struct Consistency {
     keys: Mutex<HashMap<ObjectKey, Expected>>,
-    /// The number of keys at which those without an outstanding write are removed. An object that is deleted, or idle,
-    /// may never be reconciled again: its key would stay in memory.
+    /// The number of keys at which the keys without an outstanding write are removed. An object that is deleted, or
+    /// idle, may never be reconciled again: its key would stay in memory.
     sweep_at: AtomicUsize,
     /// The number of waits for the cache of each kind, by group and plural name.
     skips: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
@@ -104,12 +97,8 @@ impl Consistency {
 
     /// Like [`Consistency::wrote`], for a caller that has only the progress of the kind's cache.
     pub fn wrote_at(&self, key: &ObjectKey, resource: &Resource, progress: &Progress, version: u64) {
-        let written = Written {
-            kind: (resource.group, resource.plural),
-            history: progress.history(),
-            version,
-            is_awaited: false,
-        };
+        let version = progress.written(version);
+        let written = Written { kind: (resource.group, resource.plural), version, awaited: None };
         let mut keys = self.lock();
         if keys.len() >= self.sweep_at.load(Ordering::Relaxed).max(SWEEP_FLOOR) {
             sweep(&mut keys, written.kind, progress);
@@ -117,7 +106,7 @@ impl Consistency {
         }
         let expected = keys.entry(key.clone()).or_default();
         match expected.written.iter_mut().find(|known| known.kind == written.kind) {
-            Some(known) if known.history == written.history && known.version >= version => {}
+            Some(known) if known.version.covers(&version) => {}
             Some(known) => *known = written,
             None => expected.written.push(written),
         }
@@ -147,13 +136,14 @@ impl Consistency {
         self.lock().get_mut(key).is_some_and(|expected| std::mem::take(&mut expected.is_write_lost))
     }
 
-    /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when it does.
+    /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when the cache contains
+    /// them.
     pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
 
     /// Reads the object of a key, if the cache contains all writes of kind `K` for the key; otherwise `wake` runs when
-    /// it does. A key without an object is removed.
+    /// the cache contains them. A key without an object is removed.
     pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;
@@ -192,12 +182,15 @@ impl Consistency {
         let behind = {
             let mut keys = self.lock();
             let Some(expected) = keys.get_mut(key) else { return true };
-            expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));
+            expected.written.retain(|written| written.kind != kind || !progress.contains(&written.version));
             let behind = expected.written.iter_mut().find(|written| written.kind == kind);
+            let early_wakes = progress.early_wakes();
             let behind = behind.map(|written| {
-                let is_awaited = written.is_awaited;
-                written.is_awaited |= wake.is_some();
-                (written.version, is_awaited)
+                let is_awaited = written.awaited == Some(early_wakes);
+                if wake.is_some() {
+                    written.awaited = Some(early_wakes);
+                }
+                (written.version.version(), is_awaited)
             });
             if expected.is_empty() {
                 keys.remove(key);
@@ -233,7 +226,7 @@ impl Consistency {
                 || store
                     .get_with_uid(&key.namespace, &deletion.name, &deletion.uid)
                     .is_some_and(|record| !record.meta().is_deleting());
-            is_awaited && deletion.since.elapsed() < DELETIONS_EXPIRE
+            is_awaited && deletion.since.elapsed() < DELETION_TIMEOUT
         });
         let are_cached = expected.deletions.iter().all(|deletion| deletion.kind != kind);
         if expected.is_empty() {
@@ -248,10 +241,10 @@ impl Consistency {
     }
 }
 
-/// Removes the writes of a kind that its cache contains, and the keys that have no other.
+/// Removes the writes of a kind that its cache contains, and the keys that have no more writes.
 fn sweep(keys: &mut HashMap<ObjectKey, Expected>, kind: (&str, &str), progress: &Progress) {
     keys.retain(|_, expected| {
-        expected.written.retain(|written| written.kind != kind || !written.is_cached(progress));
+        expected.written.retain(|written| written.kind != kind || !progress.contains(&written.version));
         !expected.is_empty()
     });
     keys.shrink_to(keys.len() * 2);
@@ -373,7 +366,7 @@ mod tests {
         assert!(check());
         consistency.wrote_at(&key, &pods, &progress, 7);
         assert!(!check());
-        // A later write is waited for, too, although an earlier one is already awaited.
+        // The key waits for a later write, too, although it already waits for an earlier one.
         consistency.wrote_at(&key, &pods, &progress, 9);
         assert!(!check());
         progress.advance(7);
@@ -385,5 +378,65 @@ mod tests {
         assert!(!check());
         progress.reset(3);
         assert!(woken.load(Ordering::Relaxed) == 4 && check(), "another history");
+    }
+
+    const PODS: Resource = Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+
+    /// Counts the calls of a waker.
+    fn counting(woken: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
+        let woken = woken.clone();
+        move || _ = woken.fetch_add(1, Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_whose_version_never_arrives_is_awaited_for_minutes_and_only_while_the_watch_is_alive() {
+        let (consistency, progress) = (Consistency::default(), Progress::default());
+        let (key, woken) = (ObjectKey::new("ns", "a"), Arc::new(AtomicUsize::new(0)));
+        consistency.wrote_at(&key, &PODS, &progress, i64::MAX as u64);
+        let is_cached = || consistency.caught_up_at(&key, &PODS, &progress, counting(&woken));
+        assert!(!is_cached());
+        tokio::time::advance(Duration::from_secs(4 * 60)).await;
+        progress.advance(5);
+        assert!(!is_cached(), "the event may be late");
+        tokio::time::advance(Duration::from_secs(60 * 60)).await;
+        assert!(!is_cached(), "the watch delivers nothing: it may be late, too");
+        assert_eq!(woken.load(Ordering::Relaxed), 0);
+        progress.advance(6);
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        assert!(is_cached());
+        let reached = progress.reached(i64::MAX as u64);
+        tokio::pin!(reached);
+        assert!(futures::poll!(&mut reached).is_pending());
+        tokio::time::advance(Duration::from_secs(6 * 60)).await;
+        progress.advance(7);
+        assert!(futures::poll!(&mut reached).is_ready(), "waits end, too");
+    }
+
+    /// The API server was restored from a backup, and this process has written before its watch has noticed that.
+    #[tokio::test(start_paused = true)]
+    async fn write_to_a_restored_server_is_awaited_although_its_version_was_reached_before() {
+        let (consistency, progress) = (Consistency::default(), Progress::default());
+        let woken = Arc::new(AtomicUsize::new(0));
+        let key = |name: &str| ObjectKey::new("ns", name);
+        let is_cached = |name| consistency.caught_up_at(&key(name), &PODS, &progress, counting(&woken));
+        progress.advance(999);
+        for (name, version) in [("delivered", 1000), ("lost", 1001)] {
+            consistency.wrote_at(&key(name), &PODS, &progress, version);
+        }
+        progress.advance(1000);
+        // The watch was faster than this response.
+        consistency.wrote_at(&key("late"), &PODS, &progress, 998);
+        assert!(!is_cached("lost"));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        consistency.wrote_at(&key("new"), &PODS, &progress, 505);
+        progress.reset(500);
+        assert_eq!(woken.load(Ordering::Relaxed), 1, "the written version may never arrive");
+        assert!(["delivered", "lost", "late"].into_iter().all(is_cached));
+        assert!(!is_cached("new") && !is_cached("new"), "the write is newer than the list of the restored state");
+        progress.advance(504);
+        assert!(!is_cached("new"));
+        progress.advance(505);
+        assert_eq!(woken.load(Ordering::Relaxed), 2);
+        assert!(is_cached("new"));
     }
 }

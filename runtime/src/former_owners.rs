@@ -1,9 +1,9 @@
 //! The owners for which the previous leader may have created or deleted children.
 //!
-//! These are the owners that existed when this process became leader. Their creation times do not show it: they are
-//! times of the API servers' clocks, which may differ from the one of this process. The versions of a resource are one
-//! sequence for all servers and clients instead. Once the cache of the owners has reached a version that was read from
-//! the API server in this leadership term, it contains all owners of previous terms; later ones are new.
+//! These are the owners that existed when this process became leader. Creation times do not identify them: API servers
+//! set these times by their own clocks, which may differ from this process's clock. The versions of a resource,
+//! however, are one sequence for all servers and clients. Once the cache of the owners has reached a version that was
+//! read from the API server in this leadership term, it contains all owners of previous terms; later ones are new.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -39,7 +39,7 @@ impl FormerOwners {
     /// leader.
     ///
     /// # Errors
-    /// When the request fails. It is sent again with the next call.
+    /// When the request fails. The request is sent again with the next call.
     pub async fn begin<O: Kind>(&self, owners: &Arc<Store<O>>, writer: &Writer) -> Result<(), WriteError> {
         let read = async {
             let history = owners.progress().history();
@@ -108,7 +108,7 @@ mod tests {
         deliver(&owners, late.clone());
         assert!(former.contains(&owner("other", 6).meta), "the cache has not reached the version of the term");
         deliver(&owners, owner("cached", 9));
-        // The creation time of an owner is not read: it may be of any clock.
+        // The creation time of an owner is not read: it may come from any clock.
         assert!(former.contains(&late.meta), "created before the version of the term");
         assert!(former.contains(&owner("cached", 9).meta), "changed after it");
         assert!(!former.contains(&owner("new", 10).meta));

@@ -43,7 +43,7 @@ struct Check {
     uid: Uid,
     /// Its children were compared in this leadership term.
     is_compared: bool,
-    /// A write for it may have been executed although its response was lost: compare before the next decision.
+    /// A write for the owner may have been executed although its response was lost: compare before the next decision.
     is_required: bool,
     missing: Vec<Missing>,
     compared_at: Option<Instant>,
@@ -141,8 +141,8 @@ impl Handover {
 
     /// Returns true if the store is up to date for all children that were missing in the last comparison.
     ///
-    /// If it is not after [`RECHECK_DELAY`], the children are compared again: returns true, and [`Handover::is_due`] is
-    /// true, too.
+    /// If the store is still not up to date after [`RECHECK_DELAY`], the children are compared again: returns true, and
+    /// [`Handover::is_due`] is true, too.
     fn is_settled<C: Kind>(&self, owner: &Meta, selector: &Selector, store: &Store<C>) -> bool {
         let mut checks = self.lock();
         let Some(check) = checks.get_mut(&owner.key()).filter(|check| check.uid == owner.uid) else { return true };

@@ -112,11 +112,11 @@ pub(crate) enum LastResult {
     WaitingForCache,
     /// The reconcile did not fail, but the key is requeued with backoff.
     RequeueWithBackoff,
-    /// It failed and is retried with backoff.
+    /// The reconcile failed and is retried with backoff.
     Failed,
-    /// It failed and is retried only at the next change.
+    /// The reconcile failed and is retried only at the next change.
     Dropped,
-    /// It panicked and is retried with backoff.
+    /// The reconcile panicked and is retried with backoff.
     Panicked,
 }
 
@@ -182,7 +182,7 @@ pub struct Failure {
     pub error: Box<str>,
     /// The time of the first of these consecutive failures.
     pub since: Timestamp,
-    /// The time of the last one.
+    /// The time of the last failure.
     pub last: Timestamp,
     /// The number of consecutive failures.
     pub times: u32,

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-/// Returns a page for the pairs of a query.
+/// A function that renders a page for the names and values of a query.
 pub type MakePage = Arc<dyn Fn(&[(String, String)]) -> String + Send + Sync>;
 
 /// A page of a controller.
 #[derive(Clone)]
 pub struct Page {
-    /// The path under which it is served.
+    /// The path under which the page is served.
     pub path: String,
     /// The content type of the response.
     pub media_type: &'static str,
-    /// Returns the page for the pairs of a query. It must not block.
+    /// Renders the page for the names and values of a query. It must not block.
     pub make: MakePage,
 }

@@ -1,10 +1,10 @@
 //! Stale records that a reconcile has read: the newest states of their objects cannot be decoded, so that the cache has
 //! only older ones.
 //!
-//! Nothing may be deleted because of a state that is known to be outdated, and a reconcile cannot know which of its reads
-//! matter. So the Writer refuses deletions of a reconcile that has read a stale record, and the key is requeued with
-//! backoff. A tenant can make objects that cannot be decoded: a stale record of one namespace does not prevent deletions in
-//! another one, even in a reconcile that reads both.
+//! Nothing may be deleted because of a state that is known to be outdated. But it is not known which reads of a
+//! reconcile a deletion depends on. So the Writer refuses deletions of a reconcile that has read a stale record, and
+//! the key is requeued with backoff. A tenant can make objects that cannot be decoded: a stale record of one namespace
+//! does not prevent deletions in another one, even in a reconcile that reads both.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,8 +16,7 @@ tokio::task_local! {
     static READ: RefCell<Records>;
 }
 
-/// Records in the reconcile that runs in this task that it has read a stale record of a namespace; does nothing outside of a
-/// reconcile.
+/// Records that the reconcile in this task has read a stale record of a namespace. Does nothing outside of a reconcile.
 pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
     // An error means that no reconcile runs in this task.
     let _ = READ.try_with(|read| {
@@ -28,9 +27,9 @@ pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
     });
 }
 
-/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete anything
-/// in a namespace: a record of that namespace or of a cluster-scoped object. If the namespace is empty, for the deletion of a
-/// cluster-scoped object, it may be any record.
+/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete
+/// anything in a namespace: a record of that namespace or of a cluster-scoped object. For the deletion of a
+/// cluster-scoped object, whose namespace is empty, any record counts.
 pub(crate) fn obstacle(namespace: &str) -> Option<String> {
     let find = |read: &Records| match namespace {
         "" => read.values().next().cloned(),

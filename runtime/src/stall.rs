@@ -19,7 +19,7 @@ const MAX_MISSED_IF_HEALTHY: u32 = 12;
 /// Consecutive checks without a beat after which the process ends: two minutes.
 const MAX_MISSED: u32 = 24;
 
-/// The threads of the controllers have run no task for this long.
+/// The time for which the threads of the controllers have run no task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the controllers' threads have run no task for {0:?}: deadlock or endless loop")]
 pub struct Stall(pub Duration);
@@ -38,7 +38,7 @@ struct Counts {
 }
 
 impl Heartbeat {
-    /// Counts as long as the runtime that polls it runs tasks. Does not return.
+    /// Counts beats for as long as the runtime that polls this future runs tasks. Does not return.
     pub(crate) async fn beat(self) {
         loop {
             self.0.count.fetch_add(1, Ordering::Relaxed);

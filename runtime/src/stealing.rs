@@ -1,7 +1,7 @@
 //! Tasks that a reconcile wakes, and that other threads can run.
 //!
 //! A thread of tokio's runtime keeps the task that it has woken last in a slot of its own, from which no other thread
-//! can take it. The task waits until the current one yields. A reconcile may compute for seconds before it does.
+//! can take it. The task waits until the current one yields. A reconcile may compute for seconds before it yields.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 

@@ -11,7 +11,7 @@ use crate::lock::lock;
 #[derive(Default)]
 pub struct Tasks(Arc<Mutex<JoinSet<()>>>);
 
-/// Starts tasks in a set. Tasks of the set may hold it: it does not keep the set.
+/// Starts tasks in a set. It does not keep the set alive, so that a task of the set may hold it.
 #[derive(Clone)]
 pub struct Spawner(Weak<Mutex<JoinSet<()>>>);
 

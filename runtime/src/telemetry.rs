@@ -214,7 +214,8 @@ impl Collector for Events {
     }
 }
 
-/// `kubernetes_build_info`: the version of Kubernetes that the process implements, and its own.
+/// `kubernetes_build_info`: the version of Kubernetes that the process implements, and the version of the process
+/// itself.
 #[derive(Debug)]
 pub struct BuildInfo {
     /// The full version, such as `v1.37.0`.
@@ -256,9 +257,9 @@ impl Collector for BuildInfo {
 pub struct CompatibilityVersions {
     /// The version of the program, such as `1.37`.
     pub binary: String,
-    /// The version that it emulates.
+    /// The version that the program emulates.
     pub emulation: String,
-    /// The oldest version that it stays compatible with.
+    /// The oldest version that the program stays compatible with.
     pub min_compatibility: String,
 }
 

@@ -79,6 +79,11 @@ pub fn deliver_deletion<K: Kind>(store: &Store<K>, name: &ObjectKey) {
     store.remove(&name.namespace, &name.name);
 }
 
+/// Continues a store at an older version, as its watch would after the server's storage was restored from a backup.
+pub fn deliver_restore<K: Kind>(store: &Store<K>, version: u64) {
+    store.restart(version);
+}
+
 /// A sink that drops all events.
 pub struct NoEvents;
 
@@ -142,7 +147,7 @@ pub fn writer_of(clients: Arc<Clients>) -> Writer {
     Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())
 }
 
-/// Like [`writer`], for the clients below it. `respond` gets the body of the request too.
+/// Like [`writer`], but returns clients, and `respond` also gets the body of the request.
 ///
 /// # Panics
 /// When the clients cannot be built.

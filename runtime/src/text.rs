@@ -50,7 +50,7 @@ fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
 
 /// Decodes percent-encoding; `None` if a percent sign is not followed by two hexadecimal digits, or the bytes are not
 /// UTF-8.
-pub(crate) fn percent_decode(text: &str) -> Option<String> {
+pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

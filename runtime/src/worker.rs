@@ -1,7 +1,7 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
-//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or
-//! a webhook that refused a write may allow it hours later, without a change of the object. One that panics is counted
+//! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or a webhook
+//! that refused a write may allow it hours later, without a change of the object. A reconcile that panics is counted
 //! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no
 //! sooner.
 
@@ -133,7 +133,7 @@ pub fn work<R: Reconcile>(
     let worker = Arc::new(Worker { options, queue, reconciler, counts });
     let spawner = tasks.spawner();
     tasks.spawn(async move {
-        // On a thread of the controllers: it may read a whole cache.
+        // The preparation runs on a thread of the controllers, because it may read a whole cache.
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| worker.reconciler.begin()));
         if begun.is_err() {
             worker.counts.panicked.fetch_add(1, Ordering::Relaxed);
@@ -332,7 +332,7 @@ mod tests {
     #[derive(Default)]
     struct SlowNamespace {
         slow: AtomicU64,
-        most: AtomicU64,
+        max: AtomicU64,
         others: Mutex<Vec<tokio::time::Instant>>,
     }
 
@@ -342,7 +342,7 @@ mod tests {
             async {
                 if &*key.namespace == "slow" {
                     let now = self.slow.fetch_add(1, Ordering::Relaxed) + 1;
-                    self.most.fetch_max(now, Ordering::Relaxed);
+                    self.max.fetch_max(now, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_secs(300)).await;
                     self.slow.fetch_sub(1, Ordering::Relaxed);
                 } else {
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(others.len(), 20, "{workers} workers");
             let last = others.last().map(|at| at.duration_since(started)).unwrap_or_default();
             assert!(last < Duration::from_secs(2), "the last run of the other namespace ended after {last:?}");
-            assert_eq!(reconciler.most.load(Ordering::Relaxed), workers as u64);
+            assert_eq!(reconciler.max.load(Ordering::Relaxed), workers as u64);
             // While a spare place is free, a new key does not wait.
             let started = tokio::time::Instant::now();
             queue.add(ObjectKey::new("third", "a"));
@@ -402,7 +402,8 @@ mod tests {
         assert_eq!((tasks.len(), reconciler.others.lock().unwrap().len()), (1, 20));
     }
 
-    /// Adds a key to the queue of another controller, and blocks its thread until that controller has run.
+    /// A reconciler that adds a key to the queue of another controller, and blocks its own thread until that controller
+    /// has run.
     struct Blocking {
         other: Arc<Queue<String>>,
         ran: Mutex<std::sync::mpsc::Receiver<()>>,

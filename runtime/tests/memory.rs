@@ -37,7 +37,7 @@ const ROWS: [Row; 3] = [
     Row { name: "by controller and namespace", indexes: || vec![by_controller(), by_namespace()], limit_bytes: 460 },
 ];
 
-/// Returns a uid in the API server's format, different for each kind of object and number.
+/// Returns a uid in the API server's format; it differs for each pair of kind and number.
 fn uid(kind: u64, number: usize) -> String {
     let number = number as u64;
     format!("{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}", number * 2_654_435_761 % (1 << 32), kind, kind, kind, number)

@@ -38,7 +38,7 @@ impl Interrupted {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for one of them.
+    /// Waits for Ctrl-C or SIGTERM.
     pub async fn wait(&mut self) -> ExitCode {
         tokio::select! {
             _ = self.interrupt.recv() => ExitCode::INTERRUPT,

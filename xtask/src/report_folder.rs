@@ -32,14 +32,14 @@ impl ReportFolder {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Creates a folder in it.
+    /// Creates a subfolder.
     pub fn subfolder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         create(&path)?;
         Ok(path)
     }
 
-    /// Writes a file in it; returns its path.
+    /// Writes a file into the folder; returns its path.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;

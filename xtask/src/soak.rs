@@ -12,8 +12,8 @@ use crate::test::one_program;
 /// First the property tests, with this number of histories each and a seed that makes them repeatable; then histories
 /// of Services over the mock cloud, and over moto with a fault proxy; then, on real control planes, every scenario with
 /// a crash at each of its writes and cloud calls, and with each fault; then a hostile tenant, hundreds of custom kinds,
-/// and the metrics and alerts of upstream's programs. A failure names its seed or position. Takes minutes to hours,
-/// depending on the arguments.
+/// and the metrics and alerts of upstream's programs; last, any bytes and texts for all parsers. A failure names its
+/// seed or position. Takes minutes to hours, depending on the arguments.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask soak --histories 10000 --seed 7
@@ -48,7 +48,7 @@ enum Part {
     Histories,
     /// Random histories of Services over the mock cloud; no control plane
     Services,
-    /// Random histories of Services over AWS, simulated by moto and a fault proxy, and a crash at each call of it
+    /// Random histories of Services over AWS, simulated by moto and a fault proxy, and a crash at each AWS call
     Aws,
     /// A crash at every write, on a real control plane
     Crashes,
@@ -133,12 +133,12 @@ impl Part {
                 ],
             },
             Self::Crashes => Call {
-                // One scenario at a time: each runs several variants concurrently.
+                // The scenarios run one at a time, because each runs several variants concurrently.
                 arguments: one_at_a_time(&[CRASHES]),
                 environment: Vec::new(),
             },
             Self::Hostile => Call {
-                // They measure durations: one test at a time.
+                // These tests measure durations, so that they run one at a time.
                 arguments: one_at_a_time(&HOSTILE),
                 environment: Vec::new(),
             },

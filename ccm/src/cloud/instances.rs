@@ -15,8 +15,8 @@ use tracing::error;
 
 /// Time that the first request waits for others.
 const BATCH_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum time that it then waits for the response of the previous call. The slower the cloud, the more requests share
-/// a call; a call that hangs does not delay others for longer.
+/// Maximum time that the first request then waits for the response of the previous call. The slower the cloud, the more
+/// requests share a call; a call that hangs does not delay others for longer.
 const PREVIOUS_CALL_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the parts of a node that are kept for a provider's instances.

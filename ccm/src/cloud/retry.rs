@@ -63,7 +63,8 @@ pub fn message(error: &CloudError) -> String {
 pub struct LastReport(Option<(String, Instant)>);
 
 impl LastReport {
-    /// Remembers a failure, and returns true if it has to be reported. The last one is not repeated for 5 minutes.
+    /// Records a failure, and returns true if it has to be reported. The last reported failure is not reported again
+    /// for 5 minutes.
     pub fn update(&mut self, message: &str, now: Instant) -> bool {
         let is_repeated = self.0.as_ref().is_some_and(|(last, at)| last == message && now < *at + REPORT_INTERVAL);
         if !is_repeated {

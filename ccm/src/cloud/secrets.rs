@@ -82,9 +82,10 @@ pub struct Secrets {
 
 /// The state of the reads.
 struct Reads {
-    /// Time of the next one.
+    /// Time of the next read.
     due: Instant,
-    /// Versions of the Secrets that the provider has; `None`: the Secret did not exist, and the provider knows that.
+    /// Versions of the Secrets that the provider has; `None`: the Secret did not exist, and the provider was informed
+    /// of that.
     versions: BTreeMap<SecretName, Option<u64>>,
 }
 
@@ -106,7 +107,7 @@ impl Secrets {
     /// Passes changed Secrets to an initialized provider, if the last read is [`READ_INTERVAL`] ago. After an error the
     /// provider keeps its credentials until the next read.
     pub async fn refresh(&self, provider: &dyn CloudProvider) {
-        // Another caller reads them now: this one does not wait for it.
+        // Another caller is reading the Secrets: this caller does not wait.
         let Ok(mut reads) = self.reads.try_lock() else { return };
         if Instant::now() < reads.due {
             return;

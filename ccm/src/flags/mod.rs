@@ -18,7 +18,7 @@ use crate::flags::controllers::UPSTREAM;
 pub static GATES: GateTable =
     GateTable { gates: gate_table::GATES, dependencies: gate_table::DEPENDENCIES, versioned: false, fixed };
 
-/// Returns the value that a gate always has. The reasons are those of kcm.
+/// Returns the value that a gate always has. The reasons are the same as in kcm.
 fn fixed(gate: &str) -> Option<Fixed> {
     let (value, reason) = match gate {
         "ContextualLogging" => (true, "log lines always name their object"),

@@ -1,5 +1,5 @@
 //! The flags of every controller manager, which upstream's staging modules (controller-manager, apiserver,
-//! component-base) add to both. A binary adds its own.
+//! component-base) add to both of upstream's managers. A binary adds its own.
 
 crate::flags! {
     /// Profiling, and leader migration. Upstream: controller-manager,
@@ -11,7 +11,7 @@ crate::flags! {
     }
     "Leader-migration" {
         "enable-leader-migration": Bool = "false", NoEffectYet, "Migrate controllers between managers with a second Lease (leader migration)";
-        "leader-migration-config": Text = "", NoEffectYet, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty takes the built-in one";
+        "leader-migration-config": Text = "", NoEffectYet, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty for the built-in configuration";
     }
 }
 
@@ -24,7 +24,7 @@ crate::flags! {
         "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers; each is between this and twice as long";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "kube-api-burst": Int32 = "30", Effective, "Requests to the API server in one burst, beyond --kube-api-qps";
-        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is always used where the server has it";
+        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is used wherever the server supports it";
         "kube-api-qps": Float32 = "20", Effective, "Requests per second to the API server";
         "leader-elect": Bool = "true", Effective, "Work only while holding the Lease, so that several replicas may run";
         "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal that it observed, before it takes the Lease";
@@ -48,7 +48,7 @@ crate::flags! {
         "http2-max-streams-per-connection": Int = "0", Effective, "Streams a client may have open in one HTTP/2 connection; 0 for the library's default";
         "permit-address-sharing": Bool = "false", Effective, "No effect: SO_REUSEADDR is always set";
         "permit-port-sharing": Bool = "false", Effective, "Listen with SO_REUSEPORT";
-        "tls-cert-file": Text = "", Effective, "PEM certificate (and chain) for HTTPS; without one a self-signed certificate is made";
+        "tls-cert-file": Text = "", Effective, "PEM certificate (and chain) for HTTPS; without it, a self-signed certificate is generated";
         "tls-cipher-suites": Strings = "[]", Effective, "Cipher suites of the server, by their IANA names; empty for the library's default";
         "tls-curve-preferences": Int32s = "[]", Effective, "Numbers of the key exchange groups that the server allows; empty for the library's default";
         "tls-min-version": Text = "", Effective, "Lowest TLS version: VersionTLS10, VersionTLS11, VersionTLS12 or VersionTLS13";

@@ -6,9 +6,9 @@ use super::nearest::{hint, nearest};
 /// The effect of `*` on a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByDefault {
-    /// Included.
+    /// The controller is included.
     On,
-    /// Runs only if it is named.
+    /// The controller runs only if it is named.
     Off,
 }
 
@@ -28,7 +28,7 @@ pub struct UpstreamController {
     pub name: &'static str,
     /// Older names for `--controllers`.
     pub aliases: &'static [&'static str],
-    /// The effect of `*` on it.
+    /// The effect of `*` on the controller.
     pub by_default: ByDefault,
     /// The feature gates that must all be on.
     pub gates: &'static [&'static str],

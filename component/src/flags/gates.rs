@@ -15,7 +15,7 @@ pub const FLOOR_MINOR: u16 = 34;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
     /// A version that cannot be parsed.
-    #[error("--{flag}: {value:?} is not a version; give major.minor, as 1.36 or kube=1.36")]
+    #[error("--{flag}: {value:?} is not a version; give major.minor, such as 1.36 or kube=1.36")]
     Version {
         /// The flag.
         flag: &'static str,
@@ -113,7 +113,7 @@ pub struct Gates {
     table: &'static GateTable,
     emulated: u16,
     min_compatibility: u16,
-    /// All values from the command line: by name, AllAlpha or AllBeta.
+    /// All values from the command line: set by name, or by AllAlpha or AllBeta.
     set: BTreeMap<&'static str, bool>,
     /// The gates that `--feature-gates` sets by name, without those that only AllAlpha or AllBeta sets.
     named: BTreeMap<&'static str, bool>,

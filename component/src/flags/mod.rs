@@ -76,7 +76,7 @@ pub struct LeaderElect {
     pub resource_namespace: String,
 }
 
-/// A validated command line. The fields are the flags with an effect; all others are read by name through
+/// A validated command line. The fields are flags that all binaries use; the others are read by name through
 /// [`Options::values`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {

@@ -1,7 +1,7 @@
 //! Suggestions for mistyped words.
 
 /// Returns the candidate with the smallest edit distance to `word`, the first among equals; `None` if all distances
-/// exceed a third of the word (at least two letters).
+/// exceed the limit: a third of the word's length, but at least two.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(2);
     candidates
@@ -17,7 +17,7 @@ pub fn hint(nearest: Option<&str>, dashes: &str) -> String {
     nearest.map_or_else(String::new, |name| format!(" (did you mean {dashes}{name}?)"))
 }
 
-/// Returns Levenshtein's distance, ignoring case.
+/// Returns the Levenshtein distance, ignoring case.
 fn distance(left: &str, right: &str) -> usize {
     let letters = |text: &str| text.to_lowercase().chars().collect::<Vec<_>>();
     let (left, right) = (letters(left), letters(right));

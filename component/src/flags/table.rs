@@ -26,12 +26,12 @@ pub struct Flag {
     pub effect: Effect,
     /// One line of help.
     pub help: &'static str,
-    /// The reason not to use it; such a flag is hidden in `--help`. Upstream: pflag, MarkDeprecated.
+    /// The reason not to use the flag; such a flag is hidden in `--help`. Upstream: pflag, MarkDeprecated.
     pub deprecated: Option<&'static str>,
 }
 
 impl Flag {
-    /// Returns its one-letter name.
+    /// Returns the flag's one-letter name.
     pub fn shorthand(&self) -> Option<char> {
         match self.name {
             "v" => Some('v'),
@@ -51,7 +51,7 @@ pub(super) fn position(flags: &[Flag], name: &str) -> Option<usize> {
 /// Concatenates parts of a table.
 ///
 /// # Panics
-/// If they do not have `N` flags in total: at compile time, in a constant.
+/// If the parts do not have `N` flags in total. In a constant, this is an error of the compiler.
 #[must_use]
 pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
     let mut all = [parts[0][0]; N];

@@ -385,7 +385,7 @@ fn gate_pairs(text: &str) -> Vec<String> {
     pairs.map(|pair| pair.trim().to_owned()).collect()
 }
 
-/// The version of kube-controller-manager that this command line implements.
+/// The version of Kubernetes whose command lines are implemented.
 pub const KUBE_VERSION: &str = "v1.37.0";
 
 fn parse_version_flag(text: &str) -> Option<String> {

@@ -97,7 +97,7 @@ impl Values {
         }
     }
 
-    /// Returns a duration; a negative one, which upstream's timers treat as none, is zero.
+    /// Returns a duration; zero for a negative one, because upstream's timers treat both alike.
     pub fn get_duration(&self, name: &str) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanos(name)).unwrap_or(0))
     }

@@ -1,7 +1,7 @@
 //! Keeps each event on one line, regardless of the characters in its values.
 //!
 //! Names, and the messages of admission webhooks and policies, may contain line ends: a user could forge lines of other
-//! controllers, and a parser would see lines without a level. Upstream quotes such values. The JSON format has no line
+//! controllers, and a parser would get lines without a level. Upstream quotes such values. The JSON format has no line
 //! ends within an event.
 
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = event.strip_suffix(b"\n").unwrap_or(event);
         if line.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            // In one write: the stream may be shared.
+            // The line is written in one call, because the stream may be shared.
             self.0.write_all(&[&escaped(line), &event[line.len()..]].concat())?;
         } else {
             self.0.write_all(event)?;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The process waits for the API server most of the time; more threads would only cost memory.
+/// Number of worker threads. The process waits for the API server most of the time, so that more threads would only
+/// cost memory.
 const WORKER_THREADS: usize = 2;
 
 /// The stack size of each worker thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in

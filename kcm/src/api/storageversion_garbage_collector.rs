@@ -1,7 +1,7 @@
 //! storageversion-garbage-collector-controller: removes the entries of API servers that no longer exist from
 //! StorageVersions.
 //!
-//! Each API server holds an identity Lease in `kube-system`. An entry whose API server has none is stale; a
+//! Each API server holds an identity Lease in `kube-system`. An entry is stale if its API server has no such Lease. A
 //! StorageVersion without entries is deleted. Upstream: pkg/controller/storageversiongc.
 
 use std::collections::BTreeSet;
@@ -189,15 +189,15 @@ impl Collector {
             }
         };
         match written {
-            // Another client has changed it: it is read again.
+            // Another client has changed the StorageVersion, which is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if !error.is_object_deleted() => Err(error.into()),
             _ => Ok(Outcome::Done),
         }
     }
 
-    /// Returns true if an API server's identity Lease exists. Differs from upstream: an error of the read is an error
-    /// here, and not the proof that the Lease is missing.
+    /// Returns true if an API server's identity Lease exists. Differs from upstream: if the read fails, the reconcile
+    /// fails, and the Lease does not count as missing.
     async fn has_lease(&self, server: &str) -> Result<bool, ReconcileError> {
         match self.writer.get(&Lease::RESOURCE, &lease_key(server)).await {
             Err(error) if error.is_not_found() => Ok(false),
@@ -208,8 +208,8 @@ impl Collector {
         }
     }
 
-    /// Writes the StorageVersion without its stale entries. The outer error: the object could not be edited. The inner
-    /// one: the write failed.
+    /// Writes the StorageVersion without its stale entries. The outer error means that the object could not be edited,
+    /// the inner one that the write failed.
     async fn write_without(
         &self,
         key: &ObjectKey,

@@ -36,11 +36,11 @@ pub fn token(secret: &Secret) -> Option<&BootstrapToken> {
 /// The expiration of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiration {
-    /// It has no expiration.
+    /// The token has no expiration.
     Never,
-    /// It has expired, or its expiration cannot be parsed.
+    /// The token has expired, or its expiration cannot be parsed.
     Expired,
-    /// It expires after this time.
+    /// The token expires after this time.
     In(Duration),
 }
 
@@ -59,8 +59,8 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
 /// Parses a time as Go does for its layout of RFC 3339, and returns the time since 1970.
 ///
 /// A token whose time does not parse is deleted as expired, so the rules must be exactly Go's: an hour may have one
-/// digit, a comma may separate the fraction, which may have any length, and an offset may be 24:60. A [`Timestamp`]
-/// ends a day before the last second of the year 9999, which tokens without an end may have.
+/// digit, the fraction may follow a comma and have any length, and an offset may be 24:60. The range of [`Timestamp`]
+/// ends a day before the end of the year 9999, which is the expiration of some tokens that are meant to last forever.
 fn since_epoch(text: &str) -> Option<SignedDuration> {
     let (date, time) = text.split_once('T')?;
     let date: Date = has_form(date, "0000-00-00").then(|| date.parse().ok()).flatten()?;
@@ -163,7 +163,7 @@ pub(crate) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_token_signs_or_does_not(
+        fn any_token_is_accepted_or_refused(
             name in "(bootstrap-token-)?[a-z0-9.]{1,8}",
             id in "[a-z0-9]{0,8}|\\PC{0,4}",
             end in "\\PC{0,30}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{0,12})?(Z|[+-][0-9]{2}:[0-9]{2})",
@@ -210,7 +210,8 @@ pub(crate) mod tests {
             ("2027-01-01T00:00:03Z ", Expiration::Expired),
             ("2027-01-01T00:00:03é", Expiration::Expired),
             ("0000-01-01T00:00:00Z", Expiration::Expired),
-            // Tokens that are meant to last forever. No time zone moves this beyond the last valid time.
+            // The expiration of tokens that are meant to last forever: no offset from UTC moves it beyond the last
+            // valid time.
             ("9999-12-31T23:59:59Z", seconds(251_635_075_199)),
             ("9999-12-31T23:59:59-23:59", seconds(251_635_075_199 + 23 * 3600 + 59 * 60)),
         ] {

@@ -47,7 +47,7 @@ const AGGREGATING: Index<ClusterRole> = Index {
     },
 };
 
-/// Roles by label, by the label's key alone, and all of them.
+/// Index of roles by each label, by the key of each label, and of all roles under one value.
 const LABELLED: Index<ClusterRole> = Index {
     name: "labelled",
     keys: |role, emit| {
@@ -186,7 +186,7 @@ impl Aggregation {
                 format!("not gathering rules while {unreadable} ClusterRoles cannot be decoded (see the log)");
             return Err(ReconcileError::new(message));
         }
-        // Many selectors and roles take a while, which must not delay other tasks.
+        // The comparison of many selectors with many roles takes a while, and must not delay other tasks.
         let (roles, aggregating) = (self.roles.clone(), role.clone());
         let gathered = tokio::task::spawn_blocking(move || {
             let selectors = aggregating.aggregates.as_deref().unwrap_or_default();

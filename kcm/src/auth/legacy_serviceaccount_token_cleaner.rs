@@ -159,8 +159,8 @@ fn is_generated(secret: &Secret, token: &AccountToken, account: Option<&ServiceA
     })
 }
 
-/// Returns the patch that invalidates this version of a token: if the token was used since, the API server has changed
-/// its labels.
+/// Returns the patch that invalidates this version of a token. The patch fails if the token was used since, because the
+/// API server has then changed its labels.
 fn invalidation(secret: &Meta, now: Timestamp) -> Value {
     json!({
         "kind": "Secret", "apiVersion": "v1",
@@ -258,7 +258,7 @@ impl Cleaner {
     }
 
     /// Returns the names of the secrets that the pods of a namespace reference. The pods are read from the API server:
-    /// to keep these names in the cache would cost memory in every cluster, and few have tokens of this age.
+    /// keeping these names in the cache would cost memory in every cluster, and few clusters have tokens of this age.
     async fn used_secrets(&self, namespace: &str) -> Result<HashSet<Box<str>>, WriteError> {
         let mut used = HashSet::new();
         let mut malformed = Ok(());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn invalidation_is_for_the_version_of_the_decision() {
+    fn invalidation_requires_the_version_of_the_decision() {
         let secret = unused_token().secret();
         let patch = invalidation(&secret.meta, now());
         let metadata = &patch["metadata"];

@@ -73,7 +73,8 @@ impl Cleaner {
             Expiration::In(left) => Ok(Outcome::RequeueAfter(left)),
             Expiration::Expired => {
                 info!(secret = %key, "deleting an expired bootstrap token");
-                // Only this version: the expiration may have been postponed since, and that change requeues the key.
+                // Deletes only this version: the expiration may have been postponed since, and that change requeues the
+                // key.
                 match self.writer.delete_unchanged(&Secret::RESOURCE, key, &secret.meta).await {
                     Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
                     _ => Ok(Outcome::Done),

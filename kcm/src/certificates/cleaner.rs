@@ -117,7 +117,7 @@ impl Cleaner {
             let Some(why) = deletion_reason(&request, (self.clock)()) else { continue };
             let key = request.meta.key();
             info!(request = %key, reason = why, "deleting a certificate request");
-            // Only this version: a request that was approved or signed in the meantime is kept for longer.
+            // Deletes only this version: a request that was approved or signed in the meantime is kept for longer.
             match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
                 Err(error) if !error.is_not_found() && !error.is_conflict() => {
                     error!(%error, request = %key, "cannot delete a certificate request");

@@ -1,8 +1,8 @@
 //! kube-apiserver-serving-clustertrustbundle-publisher-controller: keeps one ClusterTrustBundle with the CA
 //! certificates that verify the API server's serving certificate.
 //!
-//! The bundle's name contains a hash of its content. So new certificates are a new bundle, which is created before the
-//! old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
+//! The bundle's name contains a hash of its content. New certificates therefore get a new bundle, which is created
+//! before the old one is deleted. Upstream: pkg/controller/certificates/clustertrustbundlepublisher.
 
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
-/// Returns the signer's name, and the first twelve bytes of the content's SHA-256. Upstream:
+/// Returns the name of the bundle: the signer's name, and the first twelve bytes of the content's SHA-256. Upstream:
 /// pkg/controller/certificates/clustertrustbundlepublisher, constructBundleName.
 fn bundle_name(content: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, content);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn names_contain_the_hash_of_the_content() {
-        // The SHA-256 of "abc" is in its standard.
+        // The standard of SHA-256 contains the hash of "abc".
         assert_eq!(bundle_name(b"abc"), "kubernetes.io:kube-apiserver-serving:ba7816bf8f01cfea414140de");
     }
 

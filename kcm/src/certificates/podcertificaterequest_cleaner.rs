@@ -1,5 +1,5 @@
-//! podcertificaterequest-cleaner-controller: deletes PodCertificateRequests 15 minutes after their creation, whatever
-//! their state.
+//! podcertificaterequest-cleaner-controller: deletes PodCertificateRequests 15 minutes after their creation, regardless
+//! of their state.
 //!
 //! A kubelet that still needs its certificate creates a new request. Upstream: pkg/controller/certificates/cleaner
 //! (pcrcleaner).
@@ -55,7 +55,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, cleaner);
 }
 
-/// Returns how much longer a request is kept; zero if it is due for deletion.
+/// Returns the time for which a request is still kept; zero if it is due for deletion.
 fn remaining(request: &Meta, now: Timestamp) -> Duration {
     let left = request.created.0.saturating_add(KEPT_SECONDS).saturating_sub(now.as_second());
     Duration::from_secs(u64::try_from(left).unwrap_or(0))

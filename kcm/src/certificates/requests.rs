@@ -15,7 +15,7 @@ use runtime::write::Writer;
 /// Delay of the first retry. Upstream: pkg/controller/certificates, NewCertificateController.
 const BASE_DELAY: Duration = Duration::from_millis(200);
 
-/// The requests, and what one controller writes to them.
+/// The cached requests, and the client with which one controller writes them.
 pub struct Requests {
     store: Arc<Store<CertificateSigningRequest>>,
     queue: Arc<Queue<ObjectKey>>,

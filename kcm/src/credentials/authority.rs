@@ -14,13 +14,13 @@ use zeroize::Zeroizing;
 use crate::credentials::signing_key::{KeyError, SigningKey};
 use crate::flags::Options;
 
-/// Signs for kubelets as clients of the API server.
+/// Signer of client certificates for kubelets.
 pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signs for kubelets as servers.
+/// Signer of serving certificates for kubelets.
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
-/// Signs for other clients of the API server.
+/// Signer of client certificates for other clients of the API server.
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signs every approved request.
+/// Signer of all approved requests, regardless of their contents.
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 /// The reason why an authority cannot be used.
@@ -86,7 +86,7 @@ pub struct Authority {
 pub struct Files {
     certificate: String,
     key: String,
-    /// The authority, by the hash of the files that it was read from.
+    /// The authority that was read last, with the hash of its files.
     read: Mutex<Option<(Vec<u8>, Arc<Authority>)>>,
 }
 
@@ -150,7 +150,7 @@ fn read(path: &str) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
 pub struct Signers(HashMap<&'static str, Arc<Files>>);
 
 impl Signers {
-    /// Reads the files that the flags name: one pair for all signers, or one pair for each signer that has one.
+    /// Reads the files that the flags name: one pair for all signers, or a pair for each of several signers.
     ///
     /// # Errors
     /// When a pair cannot be used.

@@ -8,12 +8,12 @@ use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 
-/// Bits after the last byte may have any value.
+/// Accepts any value of the bits after the last byte.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 const BEGIN: &[u8] = b"-----BEGIN ";
-/// The end of a block is at the beginning of a line.
+/// The beginning of the line that ends a block.
 const END: &[u8] = b"\n-----END ";
 const DASHES: &[u8] = b"-----";
 
@@ -39,7 +39,8 @@ pub fn first_block(text: &[u8]) -> Option<Block> {
     }
 }
 
-/// Returns the last block that begins in `before`, if the end of its type follows in `after`.
+/// Returns the last block that begins in `before`, if `after` begins with its type and dashes, as in the line that ends
+/// it.
 fn block(before: &[u8], after: &[u8]) -> Option<Block> {
     let begin = before.windows(BEGIN.len()).rposition(|window| window == BEGIN)?;
     if begin > 0 && before[begin - 1] != b'\n' {
@@ -56,7 +57,7 @@ fn block(before: &[u8], after: &[u8]) -> Option<Block> {
         if !line.contains(&b':') {
             break;
         }
-        // There is a line between the headers and the end.
+        // At least one line must follow the headers.
         body = Some(next?);
     }
     let is_digit = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');

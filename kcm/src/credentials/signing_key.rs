@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_form_of_a_key_signs() {
-        // The ids are those that OpenSSL's SubjectPublicKeyInfo hashes to.
+        // The ids are the hashes of the SubjectPublicKeyInfo that OpenSSL writes.
         let (rsa, p256, p384) = (
             "DzUXI-pWK6dE3CybzUFODg18gqYEJ6_LOLJJYqRY_18",
             "v_lyx8lEFEq_imUoZWT_50Vne_y89OU8M4_d0VKKJ5Q",

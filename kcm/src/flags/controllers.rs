@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_keep_controllers_off() {
+    fn controller_is_off_while_its_gate_is_off() {
         let star = items("*");
         let names = |gates: &Gates| -> BTreeSet<&str> {
             enabled_upstream(UPSTREAM, &star, gates).map(|controller| controller.name).collect()

@@ -9,9 +9,9 @@ use component::flags::gates::Fixed;
 pub enum Effect {
     /// The gate switches this behaviour.
     Switches(&'static str),
-    /// The manager always behaves as if the gate were on. It cannot be switched off by name, for this reason.
+    /// The manager always behaves as if the gate were on, for this reason. The gate cannot be switched off by name.
     AlwaysOn(&'static str),
-    /// The manager always behaves as if the gate were off. It cannot be switched on by name, for this reason.
+    /// The manager always behaves as if the gate were off, for this reason. The gate cannot be switched on by name.
     AlwaysOff(&'static str),
 }
 

@@ -19,11 +19,11 @@ component::flags! {
         "cluster-name": Text = "kubernetes", NoEffectYet, "Name of this cluster, used as a prefix for cloud resources";
         "configure-cloud-routes": Bool = "true", NoEffectYet, "Have the cloud route each Node's pod CIDR";
         "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits forever";
-        "emulated-version": Strings = "[]", Effective, "Kubernetes version whose behaviour to emulate, as 1.36 or kube=1.36; allowed: 1.34 to 1.37 (default 1.37)";
+        "emulated-version": Strings = "[]", Effective, "Kubernetes version whose behaviour to emulate, such as 1.36 or kube=1.36; allowed: 1.34 to 1.37 (default 1.37)";
         "external-cloud-volume-plugin": Text = "", NoEffectYet, "In-tree volume plugin to keep using with --cloud-provider=external";
         "feature-gates": Gates = "", Effective, "Feature gates to switch, as [kube:]Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "kube-controller-manager", Effective, "Name of the Lease";
-        "min-compatibility-version": Strings = "[]", Effective, "Oldest control-plane version to stay compatible with, as 1.36 or kube=1.36; at most the emulated version (default 1.36)";
+        "min-compatibility-version": Strings = "[]", Effective, "Oldest control-plane version to stay compatible with, such as 1.36 or kube=1.36; at most the emulated version (default 1.36)";
         "route-reconciliation-period": Duration = "10s", NoEffectYet, "How often cloud routes are reconciled with the Nodes";
     }
 }

@@ -5,7 +5,7 @@ use component::flags::rules::{self, Range, Violations, at_least_one, between};
 use super::controllers::UPSTREAM;
 use super::{Gates, Values};
 
-/// The numbers that upstream limits; it does not limit other worker counts.
+/// The ranges of numbers that upstream limits; other numbers of workers have no limit.
 static RANGES: [Range; 14] = [
     at_least_one("concurrent-cron-job-syncs"),
     at_least_one("concurrent-daemonset-syncs"),
@@ -45,7 +45,8 @@ pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::fixed_gates(gates, violations);
 }
 
-/// Upstream: cmd/kube-controller-manager/app/options, CSRSigningControllerOptions.Validate.
+/// Checks the flags of signers. Upstream: cmd/kube-controller-manager/app/options,
+/// CSRSigningControllerOptions.Validate.
 fn check_signing(values: &Values, violations: &mut Violations) {
     let given = |name: &str| !values.get_str(name).is_empty();
     for pair in &SIGNERS {
@@ -60,8 +61,8 @@ fn check_signing(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// Upstream: cmd/kube-controller-manager/app/options, KubeControllerManagerOptions.Validate and
-/// NodeIPAMControllerOptions.Validate.
+/// Checks the flags of the cloud provider and of address ranges. Upstream: cmd/kube-controller-manager/app/options,
+/// KubeControllerManagerOptions.Validate and NodeIPAMControllerOptions.Validate.
 fn check_cloud_and_ipam(values: &Values, violations: &mut Violations) {
     let provider = values.get_str("cloud-provider");
     violations.add_if(!matches!(provider, "" | "external"), &["cloud-provider"], || {
@@ -77,7 +78,8 @@ fn check_cloud_and_ipam(values: &Values, violations: &mut Violations) {
     });
 }
 
-/// Upstream: cmd/kube-controller-manager/app/options, AttachDetachControllerOptions.Validate.
+/// Checks the flags of periods. Upstream: cmd/kube-controller-manager/app/options,
+/// AttachDetachControllerOptions.Validate.
 fn check_periods(values: &Values, violations: &mut Violations) {
     let period = values.nanos("attach-detach-reconcile-sync-period");
     violations.add_if(period < 1_000_000_000, &["attach-detach-reconcile-sync-period"], || {

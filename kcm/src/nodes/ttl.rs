@@ -51,7 +51,7 @@ const STEPS: [Step; 5] = [
     Step { min_nodes: 1800, max_nodes: usize::MAX, ttl_seconds: 300 },
 ];
 
-/// The number of nodes, and the current step. It changes by one step at a time.
+/// The number of nodes, and the current step, which changes by one at a time.
 #[derive(Debug, Default)]
 struct Size {
     nodes: usize,

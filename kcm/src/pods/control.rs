@@ -40,7 +40,7 @@ pub struct PodControl {
     pub recorder: Recorder,
     /// The controller's own writes that the cache may not contain yet.
     pub consistency: Arc<Consistency>,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: CreationGate,
 }
 
@@ -100,8 +100,8 @@ impl PodControl {
         }
     }
 
-    /// Checks that all pods of a namespace could be decoded, before surplus pods are deleted there: the others may be
-    /// the ones that are needed.
+    /// Checks that all pods of a namespace could be decoded, before surplus pods are deleted there: the pods that were
+    /// not decoded may be the ones that are needed.
     ///
     /// # Errors
     /// The reason why no pod may be deleted, for the owner's status and the log.

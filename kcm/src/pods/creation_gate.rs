@@ -17,8 +17,8 @@ use runtime::store::{Store, by_namespace, index_key};
 #[derive(Clone)]
 pub struct CreationGate {
     namespaces: Arc<Store<Namespace>>,
-    /// Namespaces in which the API server refused a creation because they are terminating, with the UID that the cache
-    /// had at that time.
+    /// Namespaces in which the API server refused a creation because they are terminating, with the UID of the
+    /// namespace in the cache at that time.
     refused: Arc<Mutex<HashMap<Str, Option<Uid>>>>,
 }
 

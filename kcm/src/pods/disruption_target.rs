@@ -13,8 +13,8 @@ const TYPE: &str = "DisruptionTarget";
 pub const ORDER: &str = "$setElementOrder/conditions";
 
 /// Returns a strategic merge patch of a pod's status that sets the condition; `None` if it is set to this already.
-/// `object` is the whole pod as it was just read by its name. The patch is for the pod with `uid`, which will be
-/// evicted: another pod may have its name by now, and must not be marked.
+/// `object` is the whole pod as it was just read by its name. The patch is bound to `uid`, that of the evicted pod:
+/// another pod that has its name must not be marked.
 ///
 /// Upstream: pkg/api/v1/pod, UpdatePodCondition; pkg/util/pod, PatchPodStatus.
 ///
@@ -58,7 +58,7 @@ pub fn patch(
         if is(pod_condition::REASON, reason) && is(pod_condition::MESSAGE, message) {
             return Ok(None);
         }
-        // It is true already: another reason is not a transition.
+        // The condition is true already: another reason is not a transition.
         condition.as_object_mut().expect("an object").remove("lastTransitionTime");
     }
     let mut status = json!({ "conditions": [condition] });

@@ -19,7 +19,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(5);
 /// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
-/// The inputs of an attempt to create children that depend on its owner.
+/// The state on which an attempt to create the children of an owner depends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     uid: Uid,
@@ -48,7 +48,7 @@ impl Attempt {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
-    /// Returns true if this is the state of another owner, or after more children were created than after `last`.
+    /// Returns true if `last` is about another owner, or if more children exist than after `last`.
     fn has_progressed_since(&self, last: &Self) -> bool {
         self.uid != last.uid || (self.missing < last.missing && self.owned > last.owned)
     }
@@ -87,7 +87,7 @@ pub struct Refusals {
 }
 
 impl Default for Refusals {
-    /// With the delays of most queues.
+    /// Creates an empty record with the delays of most queues.
     fn default() -> Self {
         Self::with_delays(FIRST_DELAY, MAX_DELAY)
     }
@@ -135,7 +135,7 @@ impl Refusals {
         self.lock().get(key).map_or(0, |refusal| usize::try_from(refusal.count).unwrap_or(usize::MAX))
     }
 
-    /// Removes an owner that has no missing children, whose attempt succeeded, or that no longer exists.
+    /// Removes the record of an owner: it has no missing children, its attempt succeeded, or it no longer exists.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }

@@ -83,7 +83,7 @@ mod tests {
         let delayed_status = Duration::from_millis(27);
         assert_eq!(finish(&queue, &key, Some(delayed_status), None), Ok(Outcome::RequeueAfter(delayed_status)));
         assert_eq!(finish(&queue, &key, None, None), Ok(Outcome::Done));
-        // The queue's backoff has reached its end, as after hours of refused creations.
+        // The queue's backoff has reached its maximum, as after hours of refused creations.
         (0..20).for_each(|_| queue.add_rate_limited(key.clone()));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(queue.next().await.as_ref(), Some(&key));

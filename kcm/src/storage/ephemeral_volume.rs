@@ -2,13 +2,14 @@
 //!
 //! A claim is deleted with its pod by the garbage collector. Upstream: pkg/controller/volume/ephemeral.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::for_ephemeral_volume;
+use kinds::persistent_volume_claim::{for_ephemeral_volume, volume_names};
 use kinds::pod::ClaimVolume;
 use kinds::{DecodeError, Kind, Meta, Namespace, PersistentVolumeClaim, Pod, Sections};
 use runtime::consistency::Consistency;
@@ -30,8 +31,8 @@ const EVENT_SOURCE: &str = "ephemeral_volume";
 const QUEUE: &str = "ephemeral_volume";
 const HELP: &str = "Number of PersistentVolumeClaim creation requests";
 
-/// Claims that are created for a pod before it is another pod's turn: one with thousands of volumes must not occupy a
-/// worker for minutes.
+/// Maximum number of claims that are created for a pod before its key is requeued: a pod with thousands of volumes must
+/// not occupy a worker for minutes.
 const CLAIMS_PER_TURN: usize = 50;
 
 /// The controller.
@@ -161,7 +162,7 @@ struct EphemeralVolumes {
     recorder: Recorder,
     consistency: Consistency,
     queue: Arc<Queue<ObjectKey>>,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     gate: CreationGate,
     created: Count,
     failed: Count,
@@ -184,21 +185,47 @@ impl EphemeralVolumes {
         if !self.consistency.caught_up(key, &self.claims, self.queue.waker(key)) {
             return Ok(Outcome::WaitingForCache);
         }
+        let mut volumes: Vec<&ClaimVolume> =
+            ephemeral_volumes(&pod).filter(|volume| !self.has_claim(&pod, volume)).collect();
         let (mut fresh, mut requests) = (FreshPod::default(), 0);
-        for volume in ephemeral_volumes(&pod) {
-            match self.provide(&pod, volume, &mut fresh).await {
-                Ok(is_requested) => requests += usize::from(is_requested),
-                Err(error) => {
-                    let message = format!("ephemeral volume {}: {error}", volume.volume);
-                    self.recorder.event(&about(&*pod), EventType::Warning, "FailedBinding", message);
-                    return Err(reconcile_error(&volume.volume, error));
-                }
-            }
+        if let [first, _, ..] = volumes[..] {
+            let sorted = self.sort(&pod, &mut volumes, &mut fresh).await;
+            sorted.map_err(|error| self.fail(&pod, first, error))?;
+        }
+        for volume in volumes {
+            let is_requested = self.provide(&pod, volume, &mut fresh).await;
+            requests += usize::from(is_requested.map_err(|error| self.fail(&pod, volume, error))?);
             if requests == CLAIMS_PER_TURN {
                 return Ok(Outcome::RequeueAfter(Duration::ZERO));
             }
         }
         Ok(Outcome::Done)
+    }
+
+    /// Reports a volume that has no claim.
+    fn fail(&self, pod: &Pod, volume: &ClaimVolume, error: VolumeError) -> ReconcileError {
+        let message = format!("ephemeral volume {}: {error}", volume.volume);
+        self.recorder.event(&about(pod), EventType::Warning, "FailedBinding", message);
+        reconcile_error(&volume.volume, error)
+    }
+
+    fn has_claim(&self, pod: &Pod, volume: &ClaimVolume) -> bool {
+        let claim = self.claims.get(&ObjectKey::new(pod.meta.namespace.clone(), volume.claim.clone()));
+        claim.is_some_and(|claim| require_owner(pod, &claim.meta).is_ok())
+    }
+
+    /// Sorts volumes by the order of the pod's spec, as upstream creates their claims: if one cannot be created, the
+    /// claims after it do not exist. The record of a pod has its volumes in another order.
+    async fn sort(&self, pod: &Pod, volumes: &mut [&ClaimVolume], fresh: &mut FreshPod) -> Result<(), VolumeError> {
+        if !self.gate.is_open(&pod.meta.namespace) {
+            return Ok(());
+        }
+        let read = fresh.insert(self.read_pod(pod).await?);
+        let Some(response) = read else { return Ok(()) };
+        let names = volume_names(response.object()?).map_err(DecodeError::from)?;
+        let positions: HashMap<&str, usize> = names.into_iter().enumerate().map(|(at, name)| (name, at)).collect();
+        volumes.sort_by_key(|volume| positions.get(&*volume.volume).copied());
+        Ok(())
     }
 
     /// Creates the claim of a volume unless it exists. Returns true if a request was sent to create it.
@@ -214,7 +241,7 @@ impl EphemeralVolumes {
         if fresh.is_none() {
             *fresh = Some(self.read_pod(pod).await?);
         }
-        // The pod was deleted in the meantime: its claim would only have to be deleted again.
+        // The pod was deleted in the meantime: its claim would have to be deleted immediately.
         let Some(Some(response)) = fresh else { return Ok(false) };
         let made = for_ephemeral_volume(response.object()?, &volume.volume, &volume.claim, &pod.controller_ref());
         let Some(object) = made.map_err(DecodeError::from)? else { return Ok(false) };
@@ -225,8 +252,8 @@ impl EphemeralVolumes {
                 self.consistency.wrote(&pod.meta.key(), &self.claims, response.meta()?.version);
                 Ok(true)
             }
-            // Perhaps created by this controller, by an attempt whose response was lost or whose claim the cache does
-            // not contain yet.
+            // The claim may have been created by this controller: the response was lost, or the cache does not contain
+            // the claim yet.
             Err(error) if error.is_already_exists() => {
                 let owned = self.confirm_owner(pod, &key).await;
                 owned.map(|()| true).inspect_err(|_| self.failed.add())
@@ -241,7 +268,8 @@ impl EphemeralVolumes {
         }
     }
 
-    /// Reads the pod from the API server; `None` if it is another one or is being deleted.
+    /// Reads the pod from the API server; `None` if it is being deleted or no longer exists, even if another pod has
+    /// its name.
     async fn read_pod(&self, pod: &Pod) -> Result<Option<ObjectResponse>, VolumeError> {
         let response = match self.writer.get(&Pod::RESOURCE, &pod.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),
@@ -263,7 +291,7 @@ fn require_owner(pod: &Pod, claim: &Meta) -> Result<(), VolumeError> {
     if claim.is_controlled_by(&pod.meta.uid) { Ok(()) } else { Err(not_owner(pod, &claim.name)) }
 }
 
-/// A creation that was refused because the namespace is being deleted is not retried.
+/// Returns the error of a reconcile. A creation that was refused because the namespace is being deleted is not retried.
 fn reconcile_error(volume: &str, error: VolumeError) -> ReconcileError {
     let terminal = match &error {
         VolumeError::Create { error, .. } => error.is_namespace_terminating(),
@@ -279,7 +307,7 @@ mod tests {
     use http::Method;
     use kinds::envelope;
     use kinds::schema::{claim_template, ephemeral_volume_source, object_meta, pod, pod_spec, volume, volume_source};
-    use kinds::wire::Put;
+    use kinds::wire::{Put, find, find_str};
     use runtime::lock::lock;
 
     use super::*;
@@ -369,8 +397,8 @@ mod tests {
         }
     }
 
-    /// An encoded pod whose generic ephemeral volumes take three turns.
-    fn large_pod() -> Vec<u8> {
+    /// An encoded pod with these generic ephemeral volumes.
+    fn encoded_pod(volumes: &[String]) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(pod::METADATA, |meta| {
             meta.put_str(object_meta::NAMESPACE, "default");
@@ -379,9 +407,9 @@ mod tests {
             meta.put_str(object_meta::RESOURCE_VERSION, "1");
         });
         object.put_message(pod::SPEC, |spec| {
-            for at in 0..3 * CLAIMS_PER_TURN {
+            for name in volumes {
                 spec.put_message(pod_spec::VOLUMES, |message| {
-                    message.put_str(volume::NAME, &format!("data-{at}"));
+                    message.put_str(volume::NAME, name);
                     message.put_message(volume::VOLUME_SOURCE, |source| {
                         source.put_message(volume_source::EPHEMERAL, |ephemeral| {
                             ephemeral.put_message(ephemeral_volume_source::VOLUME_CLAIM_TEMPLATE, |template| {
@@ -395,12 +423,20 @@ mod tests {
         object
     }
 
+    fn decoded_pod(object: &[u8]) -> Pod {
+        let decode = kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
+        Pod::decode(&decode, object).expect("well-formed")
+    }
+
     #[tokio::test]
     async fn pod_with_many_volumes_leaves_its_worker_to_other_pods() {
         for (name, exists, requests, expected) in [
             ("pod exists", true, CLAIMS_PER_TURN, Outcome::RequeueAfter(Duration::ZERO)),
             ("pod was deleted", false, 0, Outcome::Done),
         ] {
+            let names: Vec<String> = (0..3 * CLAIMS_PER_TURN).map(|at| format!("data-{at}")).collect();
+            let object = encoded_pod(&names);
+            let pod = decoded_pod(&object);
             let sent = Arc::<Mutex<Vec<Method>>>::default();
             let recorded = sent.clone();
             let writer = runtime::testing::writer(move |method, _| {
@@ -409,17 +445,49 @@ mod tests {
                     (&Method::GET, false) => {
                         (404, br#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#.to_vec())
                     }
-                    _ => (200, envelope::wrap(&Pod::RESOURCE, &large_pod())),
+                    _ => (200, envelope::wrap(&Pod::RESOURCE, &object)),
                 }
             });
-            let decode = kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
-            let pod = Pod::decode(&decode, &large_pod()).expect("well-formed");
             let key = pod.meta.key();
             let outcome = controller(pod, namespace(0), writer.await).reconcile(&key).await;
             assert_eq!(outcome, Ok(expected), "{name}");
             let sent = lock(&sent);
             let count = |method| sent.iter().filter(|sent| *sent == method).count();
             assert_eq!((count(&Method::GET), count(&Method::POST)), (1, requests), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn claims_are_created_in_the_order_of_the_pods_volumes() {
+        for (name, refused, foreign, expected) in [
+            ("none fails", "", "", "web-z web-a web-m"),
+            ("the second is refused", "web-a", "", "web-z web-a"),
+            ("the second is of another owner", "", "web-a", "web-z"),
+        ] {
+            let object = encoded_pod(&["z".to_owned(), "a".to_owned(), "m".to_owned()]);
+            let pod = decoded_pod(&object);
+            let key = pod.meta.key();
+            let sent = Arc::<Mutex<Vec<String>>>::default();
+            let recorded = sent.clone();
+            let respond = move |method: &Method, _: &str, body: &[u8]| {
+                if method == Method::POST {
+                    let sent = envelope::unwrap(body).expect("an envelope");
+                    let claim = find_str(find(sent, 1), object_meta::NAME).to_owned();
+                    let is_refused = claim == refused;
+                    lock(&recorded).push(claim);
+                    if is_refused {
+                        return (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec());
+                    }
+                }
+                (200, envelope::wrap(&Pod::RESOURCE, &object))
+            };
+            let writer = runtime::testing::writer_of(runtime::testing::clients(respond).await);
+            let controller = controller(pod, namespace(0), writer);
+            if !foreign.is_empty() {
+                runtime::testing::deliver(&controller.claims, claim(foreign));
+            }
+            let is_done = controller.reconcile(&key).await.is_ok();
+            assert_eq!((is_done, lock(&sent).join(" ").as_str()), (name == "none fails", expected), "{name}");
         }
     }
 }

@@ -69,7 +69,7 @@ fn start(manager: &mut Manager, _: &Context) {
 
 // Keys
 
-/// Returns the key of a bound claim that is new, requests more than before or has got more capacity.
+/// Returns the key of a bound claim that is new, or whose request or capacity has increased.
 fn key(change: &Change<'_, PersistentVolumeClaim>) -> Option<ObjectKey> {
     let claim = change.new.filter(|claim| claim.phase == Phase::Bound)?;
     let has_grown = change.old.is_none_or(|old| {
@@ -155,8 +155,8 @@ impl Expander {
         Ok(Outcome::Done)
     }
 
-    /// Returns the claim's volume from the cache. One that is missing there or does not belong to the claim is read
-    /// from the API server: the cache of volumes may lag behind the one of claims.
+    /// Returns the claim's volume from the cache. A volume that is missing in the cache, or does not belong to the
+    /// claim, is read from the API server: the cache of volumes may be older than that of claims.
     async fn volume(&self, claim: &PersistentVolumeClaim) -> Result<Arc<PersistentVolume>, ReconcileError> {
         let key = ObjectKey::new("", claim.volume_name.clone());
         if let Some(volume) = self.volumes.get(&key).filter(|volume| is_bound_to(volume, claim)) {

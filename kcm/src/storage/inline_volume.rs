@@ -28,7 +28,7 @@ pub struct InlineVolume {
     pub name: Str,
     /// Its name in events.
     pub label: String,
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
     /// The spec of a PersistentVolume of its CSI driver; `None` if the kubelet attaches the volume itself.
     pub spec: Option<Value>,
@@ -206,7 +206,7 @@ fn of_azure_file(mut translated: TranslatedVolume, namespace: &str, raw: &[u8]) 
     translated
 }
 
-/// Differs from upstream, which panics if the volume has a storage policy.
+/// Translates a vSphere volume. Differs from upstream, which panics if the volume has a storage policy.
 fn of_vsphere(mut translated: TranslatedVolume, raw: &[u8]) -> TranslatedVolume {
     translated.file_system = text(raw, vsphere::FS_TYPE).to_owned();
     let policy = text(raw, vsphere::STORAGE_POLICY_NAME);

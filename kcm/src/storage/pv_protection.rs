@@ -7,6 +7,7 @@ use kinds::{PersistentVolume, Sections};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::watch::Builder;
+use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use crate::protection::{Protection, Users};
@@ -38,13 +39,14 @@ fn watches(builder: &mut Builder, _: &Context) {
 fn start(manager: &mut Manager, _: &Context) {
     let protection = Protection {
         finalizer: FINALIZER,
+        adds_finalizer: true,
         objects: manager.registry().store::<PersistentVolume>(),
         users: BoundClaim,
         writer: manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR),
         consistency: Default::default(),
         queue: Queue::new(QueueOptions::named(QUEUE)),
     };
-    protection.start(manager, DESCRIPTOR.name);
+    protection.start(manager, WorkOptions { name: DESCRIPTOR.name, workers: 1 });
 }
 
 /// The claim that a volume is bound to.

@@ -13,6 +13,7 @@ use kinds::schema::{
     portworx_volume, vsphere_volume,
 };
 use kinds::wire::{fields, find_str};
+use runtime::text::percent_decode;
 
 use super::migration;
 
@@ -56,14 +57,29 @@ pub fn text(message: &[u8], number: u32) -> &str {
 /// Returns the driver's handle of an EBS volume.
 ///
 /// # Errors
-/// When the id is not one of a volume.
+/// When the id is not that of a volume.
 pub fn ebs(id: &str) -> Result<String, TranslationError> {
     let Some(rest) = id.strip_prefix("aws://") else { return Ok(id.to_owned()) };
-    let path = rest.split_once('/').map_or("", |(_, path)| path).trim_matches('/');
+    let path = url_path(rest).unwrap_or_default();
+    let path = path.trim_matches('/');
     match path.strip_prefix("vol-") {
         Some(number) if !number.contains('/') => Ok(path.to_owned()),
         _ => failed(format!("Invalid format for AWS volume ({id})")),
     }
+}
+
+/// Returns the decoded path of a URL without its scheme; `None` if the URL is invalid. The kubelet parses the id as a
+/// URL, and must find the volume under the same name.
+fn url_path(url: &str) -> Option<String> {
+    let url = url.split_once('#').map_or(url, |(url, _)| url);
+    let url = url.split_once('?').map_or(url, |(url, _)| url);
+    let (authority, path) = url.split_at(url.find('/')?);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let after_address = host.rsplit_once(']').map_or(host, |(_, rest)| rest);
+    let port = after_address.rsplit_once(':').map_or("", |(_, port)| port);
+    let has_invalid_port = !port.bytes().all(|c| c.is_ascii_digit());
+    let is_invalid = url.contains(|c: char| c.is_ascii_control()) || host.contains([' ', '%']) || has_invalid_port;
+    if is_invalid { None } else { percent_decode(path) }
 }
 
 fn zones(volume: &PersistentVolume) -> &str {
@@ -131,7 +147,9 @@ fn azure_file(volume: &PersistentVolume, raw: &[u8]) -> Result<String, Translati
 pub fn storage_account(secret: &str) -> &str {
     const PREFIX: &str = "azure-storage-account-";
     let account = secret.find(PREFIX).map(|at| &secret[at + PREFIX.len()..]);
-    let account = account.and_then(|rest| rest.rfind("-secret").map(|end| &rest[..end]));
+    // The account ends before a line break.
+    let line = account.and_then(|rest| rest.split('\n').next());
+    let account = line.and_then(|line| line.rfind("-secret").map(|end| &line[..end]));
     account.filter(|account| !account.is_empty()).unwrap_or(secret)
 }
 
@@ -164,6 +182,16 @@ mod tests {
             ("EBS with zone", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://us-east-1a/vol-1")], Some("vol-1")),
             ("EBS without zone", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws:///vol-1")], Some("vol-1")),
             ("EBS that is invalid", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/b/vol-1")], None),
+            ("EBS without path", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://vol-1")], None),
+            ("EBS with query", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-1?x=/y")], Some("vol-1")),
+            ("EBS with fragment", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-1#x")], Some("vol-1")),
+            ("EBS, encoded", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-%41")], Some("vol-A")),
+            ("EBS, badly encoded", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-%zz")], None),
+            ("EBS with a bad zone", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a b/vol-1")], None),
+            ("EBS with a user", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://u:p@a:1/vol-1")], Some("vol-1")),
+            ("EBS with an address", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://[::1]/vol-1")], Some("vol-1")),
+            ("EBS with a bad port", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a:b/vol-1")], None),
+            ("EBS with a control character", source::AWS_ELASTIC_BLOCK_STORE, &[(1, "aws://a/vol-1\n")], None),
             (
                 "GCE without zone",
                 source::GCE_PERSISTENT_DISK,
@@ -178,6 +206,12 @@ mod tests {
                 source::AZURE_FILE,
                 &[(1, "azure-storage-account-acc-secret"), (2, "share"), (4, "ns")],
                 Some("#acc#share#pv#ns"),
+            ),
+            (
+                "Azure file, secret of two lines",
+                source::AZURE_FILE,
+                &[(1, "azure-storage-account-a\n-secret"), (2, "share"), (4, "ns")],
+                Some("#azure-storage-account-a\n-secret#share#pv#ns"),
             ),
             ("Azure file without namespace", source::AZURE_FILE, &[(1, "secret"), (2, "share")], None),
             ("vSphere", source::VSPHERE_VOLUME, &[(1, "[ds] path")], Some("[ds] path")),

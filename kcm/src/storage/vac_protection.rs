@@ -13,6 +13,7 @@ use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Store};
 use runtime::watch::Builder;
+use runtime::worker::{ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
 
 use super::indexes::{claims_by_attributes_class, of_attributes_class, volumes_by_attributes_class};
@@ -57,8 +58,9 @@ fn start(manager: &mut Manager, _: &Context) {
     let writer = manager.writer(DESCRIPTOR.service_account);
     let users = References { volumes, claims, writer: writer.clone() };
     let consistency = Default::default();
-    let protection = Protection { finalizer: FINALIZER, objects, users, writer, consistency, queue };
-    protection.start(manager, DESCRIPTOR.name);
+    let protection =
+        Protection { finalizer: FINALIZER, adds_finalizer: true, objects, users, writer, consistency, queue };
+    protection.start(manager, WorkOptions { name: DESCRIPTOR.name, workers: 1 });
 }
 
 fn classes_of_volume(volume: &PersistentVolume) -> Vec<Str> {
@@ -92,7 +94,7 @@ impl Users<VolumeAttributesClass> for References {
     }
 
     /// Reads all volumes and claims. The caches may lag, and classes are rarely deleted.
-    fn are_on_server<'a>(&'a self, class: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, WriteError>> {
+    fn are_on_server<'a>(&'a self, class: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, ReconcileError>> {
         let class = &*class.meta.name;
         async move {
             Ok(self.is_used_by_any(class, classes_of_volume).await?

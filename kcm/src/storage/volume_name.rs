@@ -132,7 +132,7 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));
     let hash = context.finish();
-    // Each reconcile of a volume needs the name several times.
+    // Each reconcile of a volume needs the name several times, so it is built without a formatter.
     let digits = hash.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
     "csi-".chars().chain(digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)]))).collect()
 }
@@ -143,8 +143,8 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
 /// Upstream: pkg/volume/util, IsMultiAttachAllowed.
 pub fn is_exclusive(volume: &PersistentVolume) -> bool {
     let modes = volume.modes();
-    // Migrated to CSI, a GCE disk can be shared only if ReadOnlyMany is its sole mode: ReadWriteMany becomes
-    // ReadWriteOnce, and ReadOnlyMany next to other modes is dropped.
+    // After the migration to CSI, a GCE disk can be shared only if ReadOnlyMany is its sole mode: ReadWriteMany becomes
+    // ReadWriteOnce, and ReadOnlyMany is dropped if there are other modes.
     let shared = match volume.source.field() {
         source::GCE_PERSISTENT_DISK if modes != AccessModes::READ_ONLY_MANY => AccessModes::default(),
         _ => AccessModes::READ_ONLY_MANY | AccessModes::READ_WRITE_MANY,

@@ -9,18 +9,16 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
-use kinds::{Kind, Meta, Pod, PodGroup, Sections, Str};
-use runtime::consistency::Consistency;
+use kinds::{Kind, Pod, PodGroup, Sections, Str};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Index, Store, index_key};
 use runtime::watch::Builder;
-use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
+use runtime::worker::{ReconcileError, WorkOptions};
 use runtime::write::{WriteError, Writer};
-use tracing::debug;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
-use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::protection::{Protection, Users, decode_once};
 use crate::shared_read::SharedReads;
 
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
@@ -66,18 +64,21 @@ fn start(manager: &mut Manager, _: &Context) {
     let queue = Queue::new(QueueOptions::named(QUEUE));
     let (groups, pods) = (manager.registry().store::<PodGroup>(), manager.registry().store::<Pod>());
     let changed = queue.clone();
-    groups.subscribe(move |change| {
-        if let Some(key) = changed_group(change) {
-            changed.add(key);
-        }
-    });
-    let changed = queue.clone();
     pods.subscribe(move |change| released_groups(change).into_iter().for_each(|key| changed.add(key)));
     let writer = manager.writer(DESCRIPTOR.service_account);
-    let consistency = Consistency::default();
-    let members = uncached_members(writer.clone());
-    let reconciler = Arc::new(Protection { groups, pods, members, writer, consistency, queue: queue.clone() });
-    manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
+    let members = Members { pods, lists: uncached_members(writer.clone()) };
+    let work = WorkOptions { name: DESCRIPTOR.name, workers: WORKERS };
+    protection(groups, members, writer, queue).start(manager, work);
+}
+
+fn protection(
+    groups: Arc<Store<PodGroup>>,
+    users: Members,
+    writer: Writer,
+    queue: Arc<Queue<ObjectKey>>,
+) -> Protection<PodGroup, Members> {
+    let consistency = Default::default();
+    Protection { finalizer: FINALIZER, adds_finalizer: false, objects: groups, users, writer, consistency, queue }
 }
 
 // Keys
@@ -85,15 +86,6 @@ fn start(manager: &mut Manager, _: &Context) {
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
     let group = pod.devices.as_ref()?.group.clone()?;
     Some(ObjectKey { namespace: pod.meta.namespace.clone(), name: group })
-}
-
-/// Returns true if the finalizer of a group may be removed as soon as it has no members.
-fn is_candidate(meta: &Meta) -> bool {
-    need(meta, FINALIZER) == Need::Removal
-}
-
-fn changed_group(change: &Change<'_, PodGroup>) -> Option<ObjectKey> {
-    change.new.filter(|group| is_candidate(&group.meta)).map(|group| group.meta.key())
 }
 
 /// Returns the groups of a pod that has finished, or was deleted, or was replaced by another one with its name.
@@ -106,7 +98,7 @@ fn released_groups(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     groups
 }
 
-// Sync
+// Users
 
 /// The names of a namespace's groups that have unfinished pods.
 type UsedGroups = HashSet<Str>;
@@ -134,60 +126,25 @@ async fn list_used_groups(writer: &Writer, namespace: &str) -> Result<UsedGroups
     unreadable.map_or(Ok(used), |error| Err(error.into()))
 }
 
-struct Protection {
-    groups: Arc<Store<PodGroup>>,
+/// The unfinished pods of groups.
+struct Members {
     pods: Arc<Store<Pod>>,
-    members: SharedReads<UsedGroups>,
-    writer: Writer,
-    consistency: Consistency,
-    queue: Arc<Queue<ObjectKey>>,
+    lists: SharedReads<UsedGroups>,
 }
 
-impl Reconcile for Protection {
-    type Key = ObjectKey;
-
-    fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.sync(key).boxed()
-    }
-}
-
-impl Protection {
-    async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let (queue, again) = (self.queue.clone(), key.clone());
-        if !self.consistency.caught_up(key, &self.groups, move || queue.add(again)) {
-            return Ok(Outcome::WaitingForCache);
-        }
-        let Some(group) = self.groups.get(key) else {
-            self.consistency.forget(key);
-            return Ok(Outcome::Done);
-        };
-        if !is_candidate(&group.meta) {
-            return Ok(Outcome::Done);
-        }
-        if self.has_cached_members(key) {
-            debug!(group = %key, "keeping the finalizer: pods of the group have not finished");
-            return Ok(Outcome::Done);
-        }
-        if self.has_members(key).await? {
-            debug!(group = %key, "keeping the finalizer: the group has a pod that the cache does not contain yet");
-            return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
-        }
-        let (writer, store, consistency) = (&self.writer, &*self.groups, &self.consistency);
-        let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-        // A pod that was created during the list may be in the cache by now.
-        guard.write(&group.meta, Need::Removal, |_| !self.has_cached_members(key)).await?;
-        Ok(Outcome::Done)
+impl Users<PodGroup> for Members {
+    fn are_cached(&self, group: &PodGroup) -> bool {
+        !self.pods.by_index(&MEMBERS, member_of(&group.meta.key())).is_empty()
     }
 
-    fn has_cached_members(&self, group: &ObjectKey) -> bool {
-        !self.pods.by_index(&MEMBERS, member_of(group)).is_empty()
-    }
-
-    async fn has_members(&self, group: &ObjectKey) -> Result<bool, ReconcileError> {
-        let used = self.members.get(&group.namespace).await;
-        let used =
-            used.map_err(|error| ReconcileError::new(format!("cannot list the pods of the namespace: {error}")))?;
-        Ok(used.contains(&group.name))
+    fn are_on_server<'a>(&'a self, group: &'a PodGroup) -> BoxFuture<'a, Result<bool, ReconcileError>> {
+        async {
+            let used = self.lists.get(&group.meta.namespace).await;
+            let used =
+                used.map_err(|error| ReconcileError::new(format!("cannot list the pods of the namespace: {error}")))?;
+            Ok(used.contains(&group.meta.name))
+        }
+        .boxed()
     }
 }
 
@@ -204,16 +161,11 @@ mod tests {
     use kinds::schema::{list_meta, object_meta, pod as f, pod_scheduling_group, pod_spec, pod_status};
     use kinds::wire::Put;
     use kinds::{Decode, Time, Uid};
-    use runtime::testing::{deliver, filled_store, meta, writer};
+    use runtime::testing::{deliver, filled_store, writer};
+    use runtime::worker::{Outcome, Reconcile};
 
     use super::*;
-
-    fn group(is_deleting: bool, finalizers: &[&str]) -> Arc<PodGroup> {
-        let mut meta = meta("ns", "group", 1);
-        meta.deletion = Time(i64::from(is_deleting));
-        meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
-        Arc::new(PodGroup { meta, claims: Box::default() })
-    }
+    use crate::protection::RECHECK_INTERVAL;
 
     fn pod(uid: &str, group: Option<&str>, phase: Phase) -> Arc<Pod> {
         let mut object = Vec::new();
@@ -230,16 +182,23 @@ mod tests {
         Arc::new(pod)
     }
 
-    #[test]
-    fn groups_are_reconciled_only_when_their_finalizer_may_be_removed() {
-        for (name, group, expected) in [
-            ("live without finalizer", group(false, &[]), false),
-            ("live", group(false, &[FINALIZER]), false),
-            ("deleting without finalizer", group(true, &["other"]), false),
-            ("deleting", group(true, &["other", FINALIZER]), true),
+    #[tokio::test]
+    async fn groups_are_reconciled_only_when_their_finalizer_may_be_removed() {
+        for (name, is_deleting, finalizers, expected) in [
+            ("live without finalizer", false, &[][..], 0),
+            ("live", false, &[FINALIZER], 0),
+            ("deleting without finalizer", true, &["other"], 0),
+            ("deleting", true, &["other", FINALIZER], 1),
         ] {
-            assert_eq!(changed_group(&Change { old: None, new: Some(&group) }).is_some(), expected, "{name}");
-            assert_eq!(changed_group(&Change { old: Some(&group), new: None }), None, "{name}, deleted");
+            let (protection, requests) = bed(&["group"], pod_list(&[])).await;
+            let mut group = Arc::unwrap_or_clone(protection.objects.all().remove(0));
+            let key = group.meta.key();
+            group.meta.deletion = Time(i64::from(is_deleting));
+            group.meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
+            deliver(&*protection.objects, group);
+            assert_eq!(protection.reconcile(&key).await, Ok(Outcome::Done), "{name}");
+            assert_eq!(puts(&requests), expected, "{name}");
+            assert_eq!(requests.lock().expect("whole").is_empty(), expected == 0, "{name}");
         }
     }
 
@@ -313,8 +272,8 @@ mod tests {
 
     type Requests = Arc<Mutex<Vec<String>>>;
 
-    /// The controller with an empty cache of pods, in front of a server with these members of groups.
-    async fn protection(groups: &[&str], members: Vec<u8>) -> (Protection, Requests) {
+    /// The controller with an empty cache of pods, and a server with these members of groups.
+    async fn bed(groups: &[&str], members: Vec<u8>) -> (Protection<PodGroup, Members>, Requests) {
         let requests = Requests::default();
         let noted = requests.clone();
         let writer = writer(move |method, path| {
@@ -329,14 +288,10 @@ mod tests {
         .await;
         let decode = || decode_once(Sections::default());
         let cached = groups.iter().map(|name| PodGroup::decode(&decode(), &deleted_group(name)).expect("well-formed"));
-        let protection = Protection {
-            groups: Arc::new(filled_store(decode(), vec![], cached)),
-            pods: Arc::new(filled_store(decode_once(Pod::DEVICES), vec![MEMBERS], [])),
-            members: uncached_members(writer.clone()),
-            writer,
-            consistency: Consistency::default(),
-            queue: Queue::new(QueueOptions::named(QUEUE)),
-        };
+        let groups = Arc::new(filled_store(decode(), vec![], cached));
+        let pods = Arc::new(filled_store(decode_once(Pod::DEVICES), vec![MEMBERS], []));
+        let members = Members { pods, lists: uncached_members(writer.clone()) };
+        let protection = protection(groups, members, writer, Queue::new(QueueOptions::named(QUEUE)));
         (protection, requests)
     }
 
@@ -348,10 +303,10 @@ mod tests {
     async fn groups_of_a_namespace_that_are_deleted_together_share_a_list_of_its_pods() {
         let names: Vec<String> = (0..WORKERS).map(|at| format!("group-{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let (mut protection, requests) = protection(&names, Vec::new()).await;
+        let (mut protection, requests) = bed(&names, Vec::new()).await;
         let lists = Arc::new(AtomicUsize::new(0));
         let counter = lists.clone();
-        protection.members = SharedReads::new(move |_| {
+        protection.users.lists = SharedReads::new(move |_| {
             counter.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_secs(1)).map(|()| Ok(UsedGroups::new())).boxed()
         });
@@ -375,7 +330,7 @@ mod tests {
             ),
             ("finished", &[("other", "Running"), ("group", "Succeeded")], Outcome::Done, 1),
         ] {
-            let (protection, requests) = protection(&["group"], pod_list(members)).await;
+            let (protection, requests) = bed(&["group"], pod_list(members)).await;
             assert_eq!(protection.reconcile(&ObjectKey::new("ns", "group")).await, Ok(expected), "{name}");
             assert_eq!(puts(&requests), writes, "{name}");
         }
@@ -383,9 +338,9 @@ mod tests {
 
     #[tokio::test]
     async fn pod_that_arrives_during_the_list_keeps_its_group() {
-        let (mut protection, requests) = protection(&["group"], Vec::new()).await;
-        let pods = protection.pods.clone();
-        protection.members = SharedReads::new(move |_| {
+        let (mut protection, requests) = bed(&["group"], Vec::new()).await;
+        let pods = protection.users.pods.clone();
+        protection.users.lists = SharedReads::new(move |_| {
             deliver(&*pods, Arc::unwrap_or_clone(pod("a", Some("group"), Phase::Pending)));
             async { Ok(UsedGroups::new()) }.boxed()
         });

@@ -1,4 +1,4 @@
-//! ttl-after-finished-controller: deletes Jobs with a TTL some time after they finished.
+//! ttl-after-finished-controller: deletes finished Jobs whose TTL has expired.
 //!
 //! It watches Jobs, and deletes them in the foreground. Upstream: pkg/controller/ttlafterfinished.
 
@@ -69,7 +69,7 @@ fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
 /// The action for a Job.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// None: it has not finished, has no TTL, or is being deleted.
+    /// Nothing: the Job has not finished, has no TTL, or is being deleted.
     Keep,
     /// Its TTL expires after this time.
     Wait(SignedDuration),
@@ -93,7 +93,7 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     if end.last_transition.is_zero() {
         return Err(UnknownFinishTime(job.meta.key()));
     }
-    // Times of the API end a day after the last timestamp.
+    // The API allows times up to a day after the largest `Timestamp`.
     let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(Timestamp::MAX);
     let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })
@@ -129,7 +129,7 @@ impl TtlReconciler {
         if let Some(outcome) = self.outcome(&job)? {
             return Ok(outcome);
         }
-        // The TTL may have been raised, or the Job replaced: an uncached read decides.
+        // The TTL may have been raised, or the Job replaced: the decision is repeated after an uncached read.
         let fresh = match self.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),
             response => response?,
@@ -146,7 +146,7 @@ impl TtlReconciler {
                 self.lateness.observe(lateness(&fresh, (self.clock)()));
                 Ok(Outcome::Done)
             }
-            // Another client's deletion is not late.
+            // The metric does not measure deletions by other clients.
             Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }
@@ -162,7 +162,10 @@ impl TtlReconciler {
             Verdict::Delete => Ok(None),
             Verdict::Wait(left) => {
                 if job.status.finished().is_some_and(|end| end.last_transition.0 > now.as_second()) {
-                    warn!(job = %job.meta.key(), "Job finished in the future: clocks differ; deletion delayed");
+                    warn!(
+                        job = %job.meta.key(),
+                        "the finish time of the Job is in the future, because clocks differ; deleting it later"
+                    );
                 }
                 Ok(Some(Outcome::RequeueAfter(Duration::try_from(left).unwrap_or_default())))
             }

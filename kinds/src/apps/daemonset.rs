@@ -221,7 +221,7 @@ impl Kind for DaemonSet {
         let Parts { meta, spec, status } = Parts::read(object)?;
         let (meta, annotations) = annotated_meta(&context.interner, meta)?;
         let whole = context.sections.contains(Self::TEMPLATE);
-        // Only the status is ever written, and for that the server ignores the spec.
+        // The spec is not stored: only the status is ever written, and the server ignores the spec in that write.
         let mut written = Vec::new();
         copy_fields(object, &mut written, |field| field.number != object::SPEC)?;
         let mut set = Self {

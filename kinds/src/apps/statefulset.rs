@@ -124,7 +124,7 @@ pub struct ClaimTemplate<'a> {
 }
 
 impl ClaimTemplate<'_> {
-    /// Returns true if its claims already have a controller: an object may have only one.
+    /// Returns true if claims of the template already have a controller: an object may have only one.
     pub fn has_controller(&self) -> bool {
         let owners = fields(find(self.object, claim::METADATA)).flatten();
         owners.filter(|field| field.number == object_meta::OWNER_REFERENCES).any(|owner| {

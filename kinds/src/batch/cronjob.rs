@@ -21,7 +21,7 @@ pub const SCHEDULED_TIMESTAMP: &str = "batch.kubernetes.io/cronjob-scheduled-tim
 /// The handling of a run that is due while an earlier one still runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
-    /// Both run.
+    /// Both runs are executed.
     #[default]
     Allow,
     /// The new run is skipped.

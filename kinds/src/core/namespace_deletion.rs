@@ -66,7 +66,7 @@ impl TerminatingNamespace {
 
     fn metadata(&self) -> Vec<u8> {
         let (mut object, mut meta) = (Vec::new(), Vec::new());
-        // It was decoded before, so that it is known to be well-formed.
+        // The object was decoded before, so that it is known to be well-formed.
         let copied = without_managed_fields(find(&self.raw, object::METADATA), &mut meta);
         debug_assert!(copied.is_ok());
         object.put_bytes(object::METADATA, &meta);

@@ -30,7 +30,7 @@ pub struct NodeVolumes {
 }
 
 impl NodeVolumes {
-    /// Creates them from the lists of a node's status.
+    /// Creates the record from the lists of a node's status.
     pub fn new(is_managed: bool, attached: Vec<AttachedVolume>, mut in_use: Vec<Str>) -> Self {
         let mut by_name: Box<[usize]> = (0..attached.len()).collect();
         by_name.sort_unstable_by_key(|at| &*attached[*at].name);
@@ -38,13 +38,13 @@ impl NodeVolumes {
         Self { is_managed, attached: attached.into(), by_name, in_use: in_use.into() }
     }
 
-    /// Returns `status.volumesAttached` in its order: attached to the node, by the attach-detach controller.
+    /// Returns `status.volumesAttached` in its order: the volumes that the attach-detach controller has attached.
     pub fn attached(&self) -> &[AttachedVolume] {
         &self.attached
     }
 
-    /// Returns `status.volumesInUse`, sorted: unique names of volumes that are mounted or about to be mounted, by the
-    /// kubelet.
+    /// Returns `status.volumesInUse`, sorted: the unique names of volumes that the kubelet has mounted or is about to
+    /// mount.
     pub fn in_use(&self) -> &[Str] {
         &self.in_use
     }
@@ -59,7 +59,8 @@ impl NodeVolumes {
         self.in_use.binary_search_by(|name| (**name).cmp(volume)).is_ok()
     }
 
-    /// Reads them from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost memory.
+    /// Reads the record from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost
+    /// memory.
     pub(crate) fn read(is_managed: bool, status: &[u8]) -> Result<Self, WireError> {
         let (mut attached, mut in_use) = (Vec::new(), Vec::new());
         for field in fields(status) {

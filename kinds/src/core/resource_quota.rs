@@ -35,7 +35,7 @@ pub struct ResourceQuota {
     pub meta: Meta,
     /// The limits in the spec.
     pub hard: Quantities,
-    /// Scopes, the plain ones as `Exists`; all must match.
+    /// Scopes, all of which must match. An entry of `spec.scopes` has the operator `Exists`.
     pub scopes: Vec<Scope>,
     /// The limits in the status, which admission enforces.
     pub status_hard: Quantities,

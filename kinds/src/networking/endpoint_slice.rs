@@ -99,7 +99,7 @@ impl EndpointSlice {
     /// Section: ports and endpoints of all slices, of any controller.
     pub const TARGETS: Sections = Sections(2);
 
-    /// Returns the Service that it belongs to.
+    /// Returns the Service that the slice belongs to.
     pub fn service(&self) -> Option<&str> {
         label(&self.meta.labels, SERVICE_NAME).filter(|name| !name.is_empty())
     }
@@ -295,7 +295,7 @@ impl Kind for EndpointSlice {
             return Ok(slice);
         }
         if mirrored {
-            // All of them: those that the Endpoints do not have are removed.
+            // All annotations are kept, because the controller removes those that the Endpoints do not have.
             let mut annotations = Vec::new();
             Meta::decode(interner, message, |key, value| annotations.push((interner.str(key), interner.str(value))))?;
             slice.annotations = interner.labels(annotations);

@@ -57,7 +57,7 @@ impl Consumer {
         Ok(Self { group, resource, name, uid: Uid::parse(uid) })
     }
 
-    /// Appends it as a field of a message.
+    /// Appends the consumer as a field of a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u32) {
         out.put_message(number, |message| {
             message.put_str(claim_consumer::API_GROUP, &self.group);
@@ -67,12 +67,12 @@ impl Consumer {
         });
     }
 
-    /// Returns true if it is a pod.
+    /// Returns true if the consumer is a pod.
     pub fn is_pod(&self) -> bool {
         self.group.is_empty() && &*self.resource == "pods"
     }
 
-    /// Returns true if it is a PodGroup.
+    /// Returns true if the consumer is a PodGroup.
     pub fn is_pod_group(&self) -> bool {
         &*self.group == "scheduling.k8s.io" && &*self.resource == "podgroups"
     }

@@ -46,7 +46,7 @@ impl Taint {
         Ok(read)
     }
 
-    /// Returns true if it has this key and effect.
+    /// Returns true if the taint has this key and effect.
     pub fn is(&self, key: &str, effect: &str) -> bool {
         &*self.key == key && &*self.effect == effect
     }
@@ -106,7 +106,8 @@ impl<'a> Toleration<'a> {
         });
     }
 
-    /// Returns true if both match the same taints, for any time. Upstream: api/core/v1, Toleration.MatchToleration.
+    /// Returns true if both tolerations match the same taints, for any time. Upstream: api/core/v1,
+    /// Toleration.MatchToleration.
     pub fn same_taints(&self, other: &Toleration<'_>) -> bool {
         (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
     }
@@ -171,7 +172,7 @@ impl Tolerations {
 
     /// Returns the tolerations, in the pod's order.
     pub fn iter(&self) -> impl Iterator<Item = Toleration<'_>> {
-        // They were decoded before, so that they are known to be well-formed.
+        // The tolerations were decoded before, so that they are known to be well-formed.
         fields(&self.0).flatten().filter_map(|field| Toleration::decode(field.value.bytes()).ok())
     }
 }

@@ -36,7 +36,7 @@ pub struct PodEdits<'a> {
     pub annotations: Vec<(&'a str, String)>,
     /// Its hostname.
     pub hostname: Option<String>,
-    /// Its subdomain; empty removes that of the template.
+    /// Its subdomain; an empty one removes the template's.
     pub subdomain: Option<&'a str>,
     /// Volumes and the claims behind them; they replace volumes of the same names.
     pub claims: Vec<(String, String)>,
@@ -75,7 +75,7 @@ pub fn pod_from(template: &Template, owner: &ObjectKey, controller: &OwnerRef, e
 
 fn put_spec(spec: &mut Vec<u8>, template: &[u8], edits: &PodEdits<'_>) {
     let replaced = volume_names(&edits.claims);
-    // Before the template's own volumes, as upstream places them.
+    // Volumes of claims precede the template's own volumes, as in upstream.
     edits.claims.iter().for_each(|(name, claim)| put_claim(spec, name, claim));
     for field in fields(template).flatten() {
         match (field.number, edits.env) {

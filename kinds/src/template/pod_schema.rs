@@ -32,7 +32,7 @@ impl Message {
         self.nested.iter().find(|nested| nested.number == number).map(|nested| nested.message)
     }
 
-    /// Returns true if it is a quantity, which may be spelled in several ways.
+    /// Returns true if the message is a quantity, which may be spelled in several ways.
     pub fn is_quantity(&self) -> bool {
         std::ptr::eq(self, &QUANTITY)
     }

@@ -1,8 +1,8 @@
 //! The raw bytes behind a workload's record, from which whole objects are rebuilt for a PUT.
 //!
 //! An update must contain every field of the object, including unknown ones. Therefore the object is stored as the
-//! server sent it, without `managedFields` (a PUT without them does not change the server's) and without the pod
-//! template (which is stored once for all workloads that share it); changed parts are spliced in.
+//! server sent it, with two exceptions: `managedFields`, because a PUT without them does not change the server's; and
+//! the pod template, which is stored once for all workloads that share it. Changed parts are spliced in.
 
 use std::sync::Arc;
 

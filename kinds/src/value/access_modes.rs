@@ -6,7 +6,7 @@ use std::fmt;
 const NAMES: [(&str, &str); 4] =
     [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
 
-/// A set of access modes. Unknown modes are not in it.
+/// A set of access modes. Unknown modes are not in the set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct AccessModes(u8);
 

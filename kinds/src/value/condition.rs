@@ -15,7 +15,8 @@ pub struct Condition {
     pub reason: Str,
     /// Human-readable message.
     pub message: Box<str>,
-    /// Time of the last change of status, reason or (for progress) anything else; zero for kinds without it.
+    /// `lastUpdateTime`: the last change of the condition, or the last progress of a rollout; zero for kinds without
+    /// the field.
     pub last_update: Time,
     /// Time of the last change of the status.
     pub last_transition: Time,

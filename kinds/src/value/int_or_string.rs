@@ -29,8 +29,8 @@ impl IntOrString {
         Ok(if kind == 0 { Self::Int(int) } else { Self::Text(text.into()) })
     }
 
-    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage. It saturates: a surge
-    /// may be 200 % of the largest scale. Upstream:
+    /// Returns the count, or the percentage of `total`; `None` if the text is not a percentage. The result
+    /// saturates: 200 % of the largest number of replicas is not a 32-bit number. Upstream:
     /// apimachinery/pkg/util/intstr, GetScaledValueFromIntOrPercent.
     pub fn scaled(&self, total: i32, round_up: bool) -> Option<i32> {
         let percent = match self {

@@ -49,8 +49,8 @@ impl Ip {
         }
     }
 
-    /// Returns the address in its canonical spelling. As upstream, leading zeros of IPv4 are ignored, and IPv4-mapped
-    /// IPv6 becomes IPv4. `None` if the text is not an address. Upstream: k8s.io/utils/net, ParseIPSloppy.
+    /// Returns the address in its canonical spelling. As in upstream, leading zeros of IPv4 are ignored, and
+    /// IPv4-mapped IPv6 becomes IPv4. `None` if the text is not an address. Upstream: k8s.io/utils/net, ParseIPSloppy.
     pub fn canonical(&self) -> Option<Self> {
         match self {
             Self::Text(text) => text

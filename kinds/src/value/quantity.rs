@@ -35,9 +35,9 @@ pub fn thousandths(text: &str) -> Option<i64> {
 pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
     // Divides by the base as often as possible without a remainder; returns the number of divisions.
-    let divide_out = |number: &mut u64, base: u64, most: usize| {
+    let divide_out = |number: &mut u64, base: u64, max: usize| {
         let mut steps = 0;
-        while *number != 0 && number.is_multiple_of(base) && steps < most {
+        while *number != 0 && number.is_multiple_of(base) && steps < max {
             *number /= base;
             steps += 1;
         }

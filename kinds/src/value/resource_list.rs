@@ -49,6 +49,21 @@ impl Amount {
         Some(Self { nanos: nanos(text)?, format })
     }
 
+    /// Returns a text from which [`Amount::from_exact_text`] reads the same amount in the same format: the canonical form,
+    /// or after a tilde the billionths, if that form is rounded to whole bytes or has lost the format.
+    pub(crate) fn exact_text(self) -> String {
+        let is_kept = self.nanos % ONE == 0 && self.nanos.unsigned_abs() >= 1024 * ONE.unsigned_abs();
+        if self.format == Format::Binary && !is_kept { format!("~{}", self.nanos) } else { self.to_string() }
+    }
+
+    /// Reads the text of [`Amount::exact_text`].
+    pub(crate) fn from_exact_text(text: &str) -> Option<Self> {
+        match text.strip_prefix('~') {
+            Some(nanos) => Some(Self { nanos: nanos.parse().ok()?, format: Format::Binary }),
+            None => Self::parse(text),
+        }
+    }
+
     /// Returns true if the amount is zero.
     pub fn is_zero(self) -> bool {
         self.nanos == 0
@@ -148,9 +163,9 @@ pub fn add<'a>(sum: &mut Amounts<'a>, more: &Amounts<'a>) {
 }
 
 /// Raises amounts to those of `other` if they are larger.
-pub fn raise<'a>(most: &mut Amounts<'a>, other: &Amounts<'a>) {
+pub fn raise<'a>(max: &mut Amounts<'a>, other: &Amounts<'a>) {
     for (name, amount) in other {
-        let known = most.entry(name).or_insert(*amount);
+        let known = max.entry(name).or_insert(*amount);
         *known = (*known).max(*amount);
     }
 }
@@ -207,6 +222,15 @@ mod tests {
             ("100n", "100n"),
         ] {
             assert_eq!(amount(text).to_string(), canonical, "{text}");
+        }
+    }
+
+    #[test]
+    fn exact_text_keeps_fractions_and_the_format() {
+        for text in ["64Mi", "0.1Gi", "-0.1Gi", "0.5Ki", "0Mi", "1Ki", "1500m", "100n", "3e3", "0"] {
+            let amount = amount(text);
+            let read = Amount::from_exact_text(&amount.exact_text()).expect("an amount");
+            assert_eq!((read.nanos, read.format), (amount.nanos, amount.format), "{text}");
         }
     }
 

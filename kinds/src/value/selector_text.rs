@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
             match self.take() {
                 Some(Token::Symbol(",")) => {}
                 Some(Token::Symbol(")")) => {
-                    // Upstream stores them as a set.
+                    // Upstream stores the values as a set.
                     values.sort();
                     values.dedup();
                     return Ok(values);

@@ -1,7 +1,7 @@
 //! The list of protobuf field numbers, by message.
 //!
-//! Each message names the `generated.proto` file that it comes from, and each constant the field's name there, so that
-//! a test can compare the whole list with upstream's files.
+//! Each message names the `generated.proto` file that it comes from, and each constant has the field's name there. So a
+//! test can compare the whole list with upstream's files.
 
 /// A message in this list: proto file (below `k8s.io/`), message name, and its fields' names and numbers.
 pub struct ListedMessage {

@@ -1,7 +1,7 @@
 //! Upstream's `generated.proto` files.
 //!
-//! They are part of upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` are the folders of `k8s.io/api`
-//! and `k8s.io/apimachinery`; without them, `go list` finds the modules.
+//! They are part of upstream's Go modules. `KINDS_PROTO_API` and `KINDS_PROTO_APIMACHINERY` are the folders of
+//! `k8s.io/api` and `k8s.io/apimachinery`; without them, `go list` finds the modules.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -1,13 +1,14 @@
-//! Rate limit of calls to AWS: a token bucket for each class of calls; a throttle empties it for all its users.
+//! Rate limit of calls to AWS: a token bucket for each class of calls. A throttled call empties the bucket for all
+//! calls of its class.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The longest pause after throttles in a row.
+/// Maximum pause after consecutive throttled calls.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// The pause after the first throttle, if AWS names none.
+/// Pause after the first throttled call, if the response names none.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Tokens that are refilled over time. Each call takes one, in the order of the requests.
@@ -22,7 +23,7 @@ pub(crate) struct Budget {
 struct State {
     /// The time at which the bucket is full if no more tokens are taken.
     full: Instant,
-    /// Throttles since the last success.
+    /// Number of consecutive throttled calls.
     throttles: u32,
 }
 
@@ -47,7 +48,8 @@ impl Budget {
         (state.full - spare.min(state.full - now)).max(now)
     }
 
-    /// Records that AWS throttled a call: no call gets a token for a while, longer each time. Returns the pause.
+    /// Records that AWS throttled a call: no call gets a token during a pause, which doubles each time. Returns the
+    /// pause.
     pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
         self.pause(Instant::now(), after)
     }

@@ -27,7 +27,7 @@ use crate::role::RoleCredentials;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of attempts of a read. A change is tried once: its caller reads again before another attempt.
 const MAX_ATTEMPTS: u32 = 4;
-/// The pause before the second attempt of a read; it doubles.
+/// The pause before the second attempt of a read; later pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls per second and the size of a burst, for each class: about half of what AWS allows an account by default.
@@ -193,7 +193,8 @@ impl Api {
     /// Makes a call once.
     ///
     /// # Errors
-    /// The error of AWS, or the reason why there was no response. Without a response the change may have been made.
+    /// The error of AWS, or the reason why there was no response. AWS may have made the change even if there was no
+    /// response.
     pub(crate) async fn change<T, E: ProvideErrorMetadata>(
         &self,
         class: Class,
@@ -263,8 +264,8 @@ fn metadata(
 }
 
 impl Calls {
-    /// Counts an error. `Transient` is a failure: no response, or an error of the server. Other errors are responses
-    /// that callers expect.
+    /// Counts an error. `Transient` counts as a failure: no response, or an error of the server. Callers expect the
+    /// other errors.
     fn count_error(&mut self, kind: ErrorKind) {
         if kind == ErrorKind::Transient {
             self.failed += 1;

@@ -8,19 +8,19 @@ use providers::{BuildContext, ConfigError};
 /// The contents of the file, with upstream's defaults for missing variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The region; empty: that of the instance's metadata.
+    /// The region; empty: the region in the instance's metadata.
     pub region: String,
-    /// The VPC. With it and `subnet_id` or `role_arn` the process need not run in AWS.
+    /// The VPC. If it is set, and also `subnet_id` or `role_arn`, the process need not run in AWS.
     pub vpc: String,
     /// A subnet of the cluster, for a process that does not run in AWS.
     pub subnet_id: String,
-    /// The only route table to manage; empty: those with the cluster's tag.
+    /// The only route table to manage; empty: all with the cluster's tag.
     pub route_table_id: String,
     /// The role to assume; empty: none, the credentials are used directly.
     pub role_arn: String,
-    /// Sent with the request for the role, against confused deputies.
+    /// The source of the request for the role, as protection against the confused deputy problem.
     pub source_arn: String,
-    /// The cluster's id in tags; empty: that in the tags of this process's instance.
+    /// The cluster's id in tags; empty: the id in the tags of this process's instance.
     pub cluster_id: String,
     /// The cluster's id is in the legacy tag `KubernetesCluster`.
     pub legacy_tag: bool,
@@ -30,11 +30,13 @@ pub struct Config {
     pub node_ip_families: Vec<Family>,
     /// Health checks of Services with the external traffic policy Cluster use kube-proxy's port.
     pub shared_probe: Option<Probe>,
-    /// Instance types whose topology must be known, by regular expression; empty: upstream's. It has no effect.
+    /// Instance types whose topology must be known, by regular expression; empty: upstream's default. The setting has
+    /// no effect.
     pub topology_types: String,
-    /// The mode of security groups is `Managed`. It has no effect: new load balancers always have a security group.
+    /// The mode of security groups is `Managed`. The setting has no effect: new load balancers always have a security
+    /// group.
     pub managed_security_group: bool,
-    /// Endpoints that are not AWS's own.
+    /// Endpoints that replace AWS's own.
     pub overrides: Vec<Override>,
     /// The namespaces whose Services may share a load balancer, by the name of the group.
     pub groups: BTreeMap<String, BTreeSet<String>>,
@@ -64,12 +66,12 @@ impl Default for Probe {
     }
 }
 
-/// A service's endpoint that is not AWS's own.
+/// A service's endpoint that replaces AWS's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Override {
     /// The SDK's id of the service, such as `EC2` or `Elastic Load Balancing v2`, in any case.
     pub service: String,
-    /// The region that it is for.
+    /// The region that the endpoint is for.
     pub region: String,
     /// The endpoint.
     pub url: String,
@@ -233,7 +235,7 @@ impl Reading<'_> {
                 "Managed" => config.managed_security_group = true,
                 _ => return refuse("use Managed, or leave it out"),
             },
-            // These concern Classic Load Balancers or older releases: there is nothing to set here.
+            // Known variables without an effect concern Classic Load Balancers or older releases.
             other => self.warnings.push(format!("{}: [Global] {other} has no effect here", self.file)),
         }
         Ok(())
@@ -297,7 +299,7 @@ impl Reading<'_> {
         if change.signing_region.is_empty() {
             return missing("SigningRegion", "name the region to sign for, most often that of Region");
         }
-        // Upstream accepts any service, such as KMS, which it does not call either. Upstream: cloud-provider-aws,
+        // Upstream accepts any service, such as KMS, although it calls only some. Upstream: cloud-provider-aws,
         // ValidateOverrides.
         let Some(known) = SERVICES.into_iter().find(|known| known.eq_ignore_ascii_case(&change.service)) else {
             let near = nearest(&change.service, &SERVICES).map(|near| format!("; did you mean {near}?"));

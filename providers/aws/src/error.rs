@@ -63,7 +63,7 @@ const NAMED_BY_USER: [&str; 5] = [
     "InvalidAllocationID.NotFound",
 ];
 
-/// Returns the kind of a code, without the time of `Throttled`, which is a header of the response.
+/// Returns the kind of a code. For throttling, the delay is missing: the caller reads it from a header of the response.
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     let is_one_of = |codes: &[&str]| codes.contains(&code);
     if is_one_of(&THROTTLING) {

@@ -16,7 +16,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-/// Names a file with certificate authorities that replace the system's.
+/// The variable that names a file with certificate authorities, which replace the system's.
 const BUNDLE: &str = "AWS_CA_BUNDLE";
 /// The IPv6 range of the metadata service and of EKS Pod Identity.
 const METADATA_V6: [u16; 2] = [0xfd00, 0xec2];

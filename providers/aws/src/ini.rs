@@ -1,7 +1,7 @@
 //! The INI dialect of `--cloud-config`: sections with an optional quoted name, variables, quotes, comments.
 //!
-//! It reads what upstream's parser reads (gopkg.in/gcfg.v1, `readInto`) and does not interpret the variables.
-//! A library for plain INI files refuses the quoted section names and the variables without a value.
+//! The parser accepts what upstream's parser accepts (gopkg.in/gcfg.v1, `readInto`) and does not interpret the
+//! variables. A library for plain INI files refuses the quoted section names and the variables without a value.
 
 /// A variable in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,13 +12,13 @@ pub(crate) struct Variable {
     pub subsection: Option<String>,
     /// The name of the variable, in the spelling of the file.
     pub name: String,
-    /// Its value; `true` for one without a value.
+    /// The value; `true` for a variable without a value.
     pub value: String,
     /// The number of its line, from one.
     pub line: usize,
 }
 
-/// A line that can't be read.
+/// A line that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub(crate) struct SyntaxError {

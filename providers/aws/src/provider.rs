@@ -20,7 +20,7 @@ use crate::tagging;
 #[derive(Debug)]
 struct Aws {
     config: Config,
-    /// Credentials that replace those that the SDK finds.
+    /// Credentials that replace the credentials that the SDK finds.
     credentials: Option<Credentials>,
     sessions: Sessions,
     balancers: Arc<Balancers>,
@@ -35,8 +35,8 @@ fn build(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigError> 
     build_aws(context, None, VISIBLE)
 }
 
-/// Builds the provider with these credentials instead of those that the SDK finds in the environment, the shared files,
-/// a service account's token, or the instance's metadata.
+/// Builds the provider with these credentials. They replace the credentials that the SDK finds in the environment, the
+/// shared files, a service account's token, or the instance's metadata.
 ///
 /// # Errors
 /// Same as for [`Factory::build`](providers::Factory): the mistake in the configuration, and the fix.
@@ -44,8 +44,8 @@ pub fn build_with(context: &BuildContext, credentials: Credentials) -> Result<Ar
     build_with_visibility(context, credentials, VISIBLE)
 }
 
-/// Like [`build_with`], for tests: the last resources of an earlier process are listed after this time instead of a
-/// minute.
+/// Like [`build_with`], for tests. `visible` replaces the minute after which AWS is expected to list all resources that
+/// an earlier process created.
 ///
 /// # Errors
 /// Same as for [`build_with`].
@@ -78,7 +78,7 @@ impl CloudProvider for Aws {
     }
 
     /// Returns true if the cloud config or the tags of this process's instance name the cluster. Before the first call
-    /// these tags are unknown, and it returns true.
+    /// these tags are unknown, and the result is true.
     fn has_cluster_id(&self) -> bool {
         !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())
     }

@@ -14,7 +14,7 @@ const SESSION: &str = "cloud-controller-manager";
 pub(crate) struct RoleCredentials {
     sts: Client,
     role: String,
-    /// The headers against confused deputies: the resource, and the account that it is in.
+    /// The headers that protect against the confused deputy problem: the resource, and its account.
     source: Option<(String, String)>,
 }
 

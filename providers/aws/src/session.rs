@@ -1,4 +1,4 @@
-//! The session: the client, and data that the first call reads: the network, and the cluster's id in tags.
+//! The session: the client, and the data that the first call reads (the network, and the cluster's id in tags).
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,7 @@ pub(crate) struct Session {
     pub api: Api,
     pub config: Config,
     pub vpc: String,
-    /// A subnet of the cluster: that of the cloud config, or of the instance that this process runs on.
+    /// A subnet of the cluster: the one in the cloud config, or the subnet of the instance that this process runs on.
     pub subnet: String,
     pub cluster: ClusterTags,
 }
@@ -38,7 +38,7 @@ impl Sessions {
     pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
         if self.0.get().is_none() {
             let session = open(config, credentials).await?;
-            // Of two concurrent calls the second has the same data, which can be dropped.
+            // If two calls run concurrently, both have the same data, so that one result can be dropped.
             let _ = self.0.set(Arc::new(session));
         }
         Ok(())

@@ -34,7 +34,8 @@ enum TagChange {
 
 #[async_trait]
 impl Tagging for Ec2Tags {
-    /// Fargate has no instances to tag. Upstream: cloud-provider-aws, pkg/controllers/tagging, process.
+    /// Returns false for Fargate, which has no instances to tag. Upstream: cloud-provider-aws, pkg/controllers/tagging,
+    /// process.
     fn has_tags(&self, instance: &str) -> bool {
         !matches!(id::of_provider_id(instance), Ok(Wanted::Fargate(_)))
     }
@@ -68,7 +69,7 @@ impl Ec2Tags {
         while let Some(mut batch) = batches.pop() {
             match call(&session, change, &batch, tags).await {
                 Ok(()) => {}
-                // One instance fails the whole call: the batch is halved until that one is alone.
+                // One instance can fail the whole call: the batch is halved until that instance is alone.
                 Err(error) if batch.len() > 1 && (error.is_not_found() || error.is_invalid()) => {
                     let half = batch.split_off(batch.len() / 2);
                     batches.extend([batch, half]);
@@ -105,7 +106,7 @@ async fn call(
             let request = session.api.ec2.create_tags().set_resources(ids).set_tags(Some(tags)).send();
             session.api.change(Class::Ec2Change, "CreateTags", request).await.map(drop)
         }
-        // Without values: tags are removed regardless of their current values.
+        // The request has no values: tags are removed regardless of their current values.
         TagChange::Remove => {
             let tags = tags.keys().map(|key| Tag::builder().key(key).build()).collect();
             let request = session.api.ec2.delete_tags().set_resources(ids).set_tags(Some(tags)).send();

@@ -17,7 +17,7 @@ const CONFIG: &str = "PROBE_CONFIG";
 /// A host that only a proxy can reach.
 const FAR: &str = "ec2.far.test";
 
-/// The process that the other tests start: it makes the first call of EC2 that the provider makes.
+/// The process that the other tests start: it makes the first EC2 call of the provider.
 #[test]
 fn probe() {
     let Ok(config) = std::env::var(CONFIG) else { return };
@@ -85,7 +85,7 @@ impl Endpoint {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The only call of EC2.
+    /// Returns the only call of EC2.
     fn call(&self) -> Request {
         let requests = self.requests();
         let calls: Vec<&Request> = requests.iter().filter(|request| request.body.contains("DescribeVpcs")).collect();
@@ -166,7 +166,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 
 /// The profile of a user of SSO, and the name of the file with the token of its session (the SHA-1 of its name).
 const PEOPLE: (&str, &str) = ("people", "ab3ccc8dba2a0cf7a1ce4d830bb8a6238ff03833.json");
-/// The same for a user whose token is no longer valid.
+/// The profile and the file name of a user whose token is no longer valid.
 const GUESTS: (&str, &str) = ("guests", "f8122851dbc0a94f62e4439f94d68e158d1030b6.json");
 
 /// Writes the configuration of both users of SSO, with the tokens that `aws sso login` stored; returns its path.

@@ -12,11 +12,11 @@ const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
 /// the first load balancer of an account.
 const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 
-/// Statements without the cluster's tag. They are harmless, because each of their calls needs another statement too,
+/// Statements without the cluster's tag. They are harmless, because each of their calls also needs another statement,
 /// which has the tag.
 const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "UntaggedRulesOfTaggedGroups"];
 
-/// The actions of calls in a source file: the text after the class of each, with the service's prefix.
+/// Returns the actions of the calls in a source file: the text after the class of each call, with the service's prefix.
 fn calls(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();
     let named = code.split("Class::").skip(1).filter_map(|rest| {

@@ -18,9 +18,9 @@ use crate::fixture::{Fixture, FixtureError};
 /// The reason why a case ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It cannot be run.
+    /// The case cannot be run.
     Skip(String),
-    /// It found a defect.
+    /// The case found a defect.
     Fail(String),
 }
 

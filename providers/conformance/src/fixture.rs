@@ -21,7 +21,7 @@ pub enum FixtureError {
 /// The way in which the cloud refuses reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadFailure {
-    /// The credentials do not allow them.
+    /// The credentials do not allow reads.
     Denied,
     /// The cloud throttles: too many calls.
     Throttled,
@@ -30,7 +30,7 @@ pub enum ReadFailure {
 }
 
 impl ReadFailure {
-    /// All of them.
+    /// All failures.
     pub const ALL: [Self; 3] = [Self::Denied, Self::Throttled, Self::Outage];
 }
 

@@ -140,7 +140,7 @@ async fn foreign_is_kept(context: &Context<'_>, spec: &providers::LoadBalancerSp
         matches!(kind, None | Some(ErrorKind::Conflict)),
         "ensure next to a load balancer of the same name is {ensured:?}, neither a success nor a Conflict"
     );
-    // If there is one of the Service, it has another name; otherwise none may be reported.
+    // If a load balancer of the Service exists, it has another name; otherwise no load balancer may be reported.
     let owned = owned_of(context, spec).await?;
     ensure!(kind.is_none() || owned.is_empty(), "the load balancer of another owner is listed: {owned:?}");
     let changed = balancers.set_targets(spec, &targets).await;

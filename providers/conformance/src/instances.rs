@@ -26,7 +26,7 @@ pub(crate) async fn instance_features_are_consistent(context: &Context<'_>) -> R
     for prefix in [features.labels, features.taints].into_iter().flatten() {
         let domain = prefix.split_once('/').map_or("", |(domain, _)| domain);
         let own = ["kubernetes.io", "k8s.io"].iter().any(|own| domain == *own || domain.ends_with(&format!(".{own}")));
-        ensure!(domain.contains('.') && !own, "{prefix:?} does not begin with a domain of the vendor's and a slash");
+        ensure!(domain.contains('.') && !own, "{prefix:?} does not begin with a domain of the vendor and a slash");
     }
     ensure!(
         features == context.instances()?.instance_features(),

@@ -83,7 +83,7 @@ pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &C
     let balancers = context.balancers()?;
     let spec = context.spec();
     let targets = Targets::nodes(context.nodes(1).await?);
-    // It never existed, or it was deleted.
+    // The load balancer never existed, or it was deleted.
     for existed in [false, true] {
         if existed {
             context.settle(&spec, &targets).await?;

@@ -10,9 +10,9 @@ use providers::{
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::fixture::FixtureError;
 
-/// Maximum number of runs of which each fails another change: run `n` fails the `n`th change. It is larger than the
-/// number of changes that any cloud needs for one load balancer. The runs end earlier if the fixture reports that the
-/// provider made fewer changes.
+/// Maximum number of runs, in each of which another change fails: in run `n`, the `n`th. It exceeds the number of
+/// changes that any cloud needs for one load balancer. The runs end earlier if the fixture reports that the provider
+/// made fewer changes.
 pub(crate) const MAX_CHANGES: u64 = 16;
 
 pub(crate) async fn owned_of(context: &Context<'_>, spec: &LoadBalancerSpec) -> Result<Vec<Owned>, Stop> {
@@ -111,7 +111,7 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
     matches_spec(context, &spec, &targets).await?;
-    // If every change fails, it must still settle, because there is nothing to change.
+    // Even if every change fails, the load balancer must settle, because there is nothing to change.
     match context.fixture.fail_change(1).await {
         Ok(()) => {
             let unchanged = context.balancers()?.ensure(&spec, &targets).await;

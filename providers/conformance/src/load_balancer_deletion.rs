@@ -43,7 +43,7 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
         let phase = balancer.phase;
         ensure!(matches!(phase, Phase::Deleting | Phase::Incomplete), "while it is deleted, its phase is {phase:?}");
     }
-    // If it is requested again during the deletion, it is recreated once the old one is deleted.
+    // If the load balancer is requested again during the deletion, it is recreated once the old one is deleted.
     context.settle(&spec, &targets).await?;
     matches_spec(context, &spec, &targets).await?;
     context.delete(&spec.id).await?;

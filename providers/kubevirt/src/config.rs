@@ -22,7 +22,8 @@ pub struct Config {
     /// The kubeconfig of the infrastructure cluster; `None`: the pod's own service account, in the infrastructure
     /// cluster.
     pub kubeconfig: Option<PathBuf>,
-    /// The namespace of the virtual machines and Services; `None`: that of the kubeconfig's context, or of the pod.
+    /// The namespace of the virtual machines and Services; `None`: the namespace of the kubeconfig's context, or of the
+    /// pod.
     pub namespace: Option<String>,
     /// Additional labels of created Services.
     pub infra_labels: BTreeMap<String, String>,
@@ -101,7 +102,7 @@ impl SettingError {
         Self { field: field.into(), value: value.to_string(), fix: fix.into() }
     }
 
-    /// Converts it to the error of a factory, with the file's name.
+    /// Converts the error to a factory's error, with the file's name.
     pub(crate) fn in_file(self, file: String) -> ConfigError {
         match self.field.as_str() {
             "" => ConfigError::Unreadable { file, message: self.fix },

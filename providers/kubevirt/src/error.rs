@@ -11,7 +11,7 @@ const MAX_MESSAGE_CHARS: usize = 500;
 /// Maximum delay that the API server may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// A `Status` of the API; all fields empty if the body is something else.
+/// A `Status` of the API. If the body is something else, only the message is set, to the whole body.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Status {

@@ -3,8 +3,8 @@
 //!
 //! The cloud's API is a Kubernetes API. Instances are VirtualMachineInstances of one namespace. The load balancer of a
 //! Service is a Service of type LoadBalancer in the same namespace. Its address comes from the infrastructure cluster's
-//! own load balancer controller. Names and labels are those of cloud-provider-kubevirt, so that each can replace the
-//! other.
+//! own load balancer controller. Names and labels are the same as cloud-provider-kubevirt's, so that each can replace
+//! the other.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

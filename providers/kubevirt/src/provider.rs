@@ -39,7 +39,7 @@ impl CloudProvider for Provider {
                 );
                 return Err(CloudError::new(ErrorKind::Transient, "GetNamespace", message));
             }
-            // Upstream's role does not allow it, and most work does not need it.
+            // Upstream's role does not allow this read, and most work does not need it.
             Err(error) if error.kind == ErrorKind::Denied => {
                 warn!(namespace, %error, "namespace of the infrastructure cluster cannot be read");
             }

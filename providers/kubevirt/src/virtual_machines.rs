@@ -38,7 +38,7 @@ pub(crate) enum SearchResult<'a> {
     Stopped,
     /// Several virtual machines have the host name.
     Ambiguous(usize),
-    /// There is none.
+    /// There is no virtual machine.
     Absent,
 }
 

@@ -37,14 +37,15 @@ pub struct MockConfig {
     pub quotas: Quotas,
     /// Injected faults.
     pub faults: Vec<Fault>,
-    /// Address that serves state, calls, faults and instances over HTTP; `None`: not served. Any client may change
-    /// anything, so keep it on a loopback address.
+    /// The address at which state, calls, faults and instances are served over HTTP; `None`: not served. Any client may
+    /// change anything, so use a loopback address.
     pub listen: Option<SocketAddr>,
-    /// The Secret with the provider's credentials in its key `token`, as `namespace/name`; `None`: it needs none. The
-    /// cloud accepts any until one is set with [`MockCloud::set_token`](crate::MockCloud::set_token).
+    /// The Secret with the provider's credentials in its key `token`, as `namespace/name`; `None`: the provider needs
+    /// no credentials. The cloud accepts any token until one is set with
+    /// [`MockCloud::set_token`](crate::MockCloud::set_token).
     pub secret: Option<String>,
-    /// URL of a mock cloud that another process serves at its `listen`, as `http://127.0.0.1:9902`: several processes
-    /// then use the same cloud, which outlives each of them. No other field may be set.
+    /// URL of a mock cloud that another process serves at its `listen`, such as `http://127.0.0.1:9902`: several
+    /// processes then use the same cloud, which outlives each of them. No other field may be set.
     pub url: Option<String>,
 }
 
@@ -173,7 +174,7 @@ mod tests {
         assert!(error.contains("auto_instance") && error.contains("auto_instances"), "{error}");
         let config: MockConfig = serde_json::from_str(
             r#"{"instances": [{"name": "a", "stopped": true}], "quotas": {"routes": 3},
-                "faults": [{"operation": "CreateBalancer", "nth": 2, "effect": "answer_lost"}]}"#,
+                "faults": [{"operation": "CreateBalancer", "nth": 2, "effect": "response_lost"}]}"#,
         )
         .unwrap();
         assert!(config.instances[0].stopped);

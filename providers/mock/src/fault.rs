@@ -24,7 +24,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns true if it changes something in the cloud.
+            /// Returns true if the operation changes something in the cloud.
             pub fn changes(self) -> bool {
                 match self {
                     $(Self::$name => $changes,)*
@@ -39,7 +39,8 @@ operations! {
     DescribeInstances = false,
     /// Describes one instance in a batch; not a separate call. Its subject is the Node's name.
     DescribeInstance = false,
-    /// Describes one load balancer with its addresses; the subject of this and the next ones is `namespace/name`.
+    /// Describes one load balancer with its addresses; the subject of this operation and of the following operations on
+    /// load balancers is `namespace/name`.
     DescribeBalancer = false,
     /// Lists all load balancers of the cluster.
     ListBalancers = false,
@@ -61,7 +62,7 @@ operations! {
     ReleaseAddresses = true,
     /// Lists all routes.
     ListRoutes = false,
-    /// Creates or replaces a route; its subject, and the next one's, is the destination.
+    /// Creates or replaces a route; the subject of this and the next operation is the destination.
     SetRoute = true,
     /// Removes a route.
     RemoveRoute = true,
@@ -144,7 +145,6 @@ pub enum Effect {
     /// Refused: temporarily unavailable.
     Transient,
     /// Executed, but the connection fails before the response.
-    #[serde(rename = "answer_lost")]
     ResponseLost,
     /// Executed, but there is no response: for processes that a test kills during a call.
     Unanswered,
@@ -237,10 +237,10 @@ pub enum FaultError {
     /// Calls are counted from 1.
     #[error("nth is 0: calls are counted from 1")]
     NthZero,
-    /// It could never have an effect.
+    /// The fault could never have an effect.
     #[error(
-        "operation is {0:?}, to which this effect does not apply: use changes or a changing operation for answer_lost \
-         and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
+        "operation is {0:?}, to which this effect does not apply: use changes or a changing operation for \
+         response_lost and unanswered, AllocateAddress or CreateBalancer for invisible, DeleteBalancer for pending"
     )]
     NoEffect(String),
 }
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn json_round_trip() {
+    fn fault_is_unchanged_by_a_round_trip_through_json() {
         for text in [
             r#"{"operation":"*","effect":{"latency":{"millis":5}}}"#,
             r#"{"operation":"DeleteBalancer","subject":"a/b","nth":2,"times":3,"effect":{"pending":{"millis":9}}}"#,

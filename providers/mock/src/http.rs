@@ -189,7 +189,7 @@ impl MockCloud {
         Ok(response)
     }
 
-    /// Calls a provider's `ensure` once, or its `delete` without a request.
+    /// Calls a provider's `ensure` once, or its `delete` if there is no request.
     async fn apply_balancer(&self, id: LoadBalancerId, request: Option<LoadBalancerRequest>) -> Reply {
         let provider = MockLoadBalancers { cloud: self.clone(), cluster: id.cluster.clone() };
         let refused = |error: CloudError| (StatusCode::CONFLICT, error.to_string());

@@ -29,7 +29,7 @@ use crate::wire::Call;
 /// Maximum time for a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Characters of a cluster's name that are sent as they are in a path.
+/// Returns true for a character that is not escaped when a cluster's name is sent in a path.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
@@ -76,7 +76,7 @@ impl RemoteProvider {
         let uri: Option<Uri> = url.parse().ok();
         let usable = uri.filter(|uri| uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/"));
         let Some(authority) = usable.as_ref().and_then(Uri::authority) else {
-            return Err("use the address of the process that serves the cloud, as http://127.0.0.1:9902".into());
+            return Err("use the address of the process that serves the cloud, such as http://127.0.0.1:9902".into());
         };
         if !cluster.chars().all(is_plain) {
             return Err(format!("--cluster-name is {cluster:?}: use letters, digits, '-', '_' and '.' with a url"));
@@ -104,7 +104,7 @@ impl CloudProvider for RemoteProvider {
         let body = self.0.send(Method::GET, "/config", Vec::new(), "GetConfig").await?;
         let config = serde_json::from_slice(&body)
             .map_err(|error| CloudError::new(ErrorKind::Transient, "GetConfig", error.to_string()))?;
-        // A concurrent call may have stored it; its value is the same.
+        // A concurrent call may have stored the configuration; its value is the same.
         let _ = self.0.config.set(config);
         Ok(())
     }

@@ -39,7 +39,8 @@ pub(super) struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Checks that a TLS connection can use them: otherwise the run counts as failed, and the plugin runs again soon.
+    /// Checks that a TLS connection can use the certificate and the key. If it cannot, the run of the plugin counts as
+    /// failed, and the plugin runs again soon.
     fn check(&self) -> Result<(), String> {
         let chain: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
@@ -48,7 +49,7 @@ impl ClientIdentity {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|_| "its key is not valid PEM")?;
         match CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider()) {
             Ok(_) => Ok(()),
-            Err(rustls::Error::InconsistentKeys(_)) => Err("its certificate is not that of its key".to_owned()),
+            Err(rustls::Error::InconsistentKeys(_)) => Err("its certificate does not match its key".to_owned()),
             Err(error) => Err(format!("its certificate or key cannot be used: {error}")),
         }
     }
@@ -58,7 +59,7 @@ impl ClientIdentity {
 pub(super) struct Issued {
     /// The `Authorization` header.
     pub(super) token: Option<HeaderValue>,
-    /// The end of their validity; `None`: when the API server refuses them.
+    /// The end of the credentials' validity; `None`: they are valid until the API server refuses them.
     pub(super) expires: Option<Timestamp>,
     pub(super) identity: Option<ClientIdentity>,
 }
@@ -67,14 +68,15 @@ pub(super) struct Issued {
 pub(super) struct Plugin {
     config: ExecConfig,
     limit: Duration,
-    /// Held during a run, which cannot be ended if the program itself is on a file system that hangs.
+    /// Held during a run. If the program's file system hangs, even a killed program does not end, and this lock
+    /// prevents further runs.
     running: Mutex<()>,
 }
 
 /// A plugin's program, ready to run.
 struct Program {
     command: Command,
-    /// It runs in a process group of its own.
+    /// The program runs in a process group of its own.
     has_group: bool,
 }
 
@@ -180,25 +182,25 @@ fn output(Program { mut command, has_group }: Program, limit: Duration) -> Resul
     let ended = finish(&mut child, deadline);
     if ended.is_err() {
         kill(&mut child, has_group);
-        // Waiting removes the process from the system's table. It may take long if the program is on a file system that
-        // hangs.
+        // Waiting removes the process from the system's table. The wait may take long if the program is on a file
+        // system that hangs.
         thread::spawn(move || child.wait());
     }
     ended.map_err(|problem| problem.unwrap_or_else(|| format!("it did not end within {limit:?}")))
 }
 
-/// Kills a program that has not been waited for, so that its id cannot be that of another process yet. A wrapper script
-/// would leave the programs that it has started.
+/// Kills a program with its process group: if only a wrapper script were killed, the programs that it has started would
+/// continue. The program must not have been waited for, so that no other process can have its id yet.
 fn kill(child: &mut Child, has_group: bool) {
-    // If it has exited in the meantime, there is nothing to kill.
+    // If the program has exited in the meantime, there is nothing to kill.
     if has_group && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.kill();
 }
 
-/// Waits for the end of a program. After an error, which is `None` if the deadline has passed, it still has to be
-/// waited for.
+/// Waits for the end of a program. The error is `None` if the deadline has passed. After any error, the caller has to
+/// wait for the program.
 fn finish(child: &mut Child, deadline: Instant) -> Result<(ExitStatus, Vec<u8>), Option<String>> {
     let stdout = child.stdout.take().ok_or_else(|| Some("it has no output".to_owned()))?;
     let (sender, receiver) = mpsc::channel();

@@ -25,7 +25,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
-/// A failure is returned to all callers for this time.
+/// Time for which a failure is returned to all callers.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// Time between a failed TokenRequest and the next one, if there is an older token.
 const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(10);

@@ -119,7 +119,7 @@ fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
                 *secret = None;
             }
         }
-        // A name without a password is sent with an empty one.
+        // A user name without a password is sent with an empty password.
         let has_password = user.password.as_ref().is_some_and(|password| !password.expose_secret().is_empty());
         if user.username.is_some() {
             user.password.get_or_insert_with(|| SecretString::from(""));

@@ -17,7 +17,7 @@ pub(crate) enum Lane {
     Control,
     /// Watches, and lists that are read piece by piece.
     Watch,
-    /// A dedicated HTTP/1.1 connection. A long response arrives faster this way, because it is not cut into HTTP/2
+    /// A dedicated HTTP/1.1 connection. A long response arrives faster over HTTP/1.1, because it is not cut into HTTP/2
     /// frames, and it delays no other response.
     Dedicated,
 }

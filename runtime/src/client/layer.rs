@@ -47,7 +47,7 @@ type Hook = dyn Fn(Pool, Request<Body>, Next) -> Exchange + Send + Sync;
 ///
 /// It runs outside the layers that add the server's address and the credentials of the process's own identity, so it
 /// receives relative paths. It may respond by itself, wait, or fail without calling [`Next::send`], which simulates a
-/// request that was not sent. It may also call that and drop the response, which simulates a lost response.
+/// request that was not sent. It may also call [`Next::send`] and drop the response, which simulates a lost response.
 #[derive(Clone)]
 pub struct RequestLayer(Arc<Hook>);
 

@@ -87,7 +87,7 @@ pub async fn connect(options: &ConnectOptions) -> Result<Clients, ConnectError> 
     let namespace = &loaded.config.default_namespace;
     let own = services::own(&loaded, &agent, &metrics)?;
     let control = {
-        // The client's own task has to run there, too.
+        // The task that the client itself starts has to run on this runtime, too.
         let _entered = control_runtime.enter();
         client(Pool::Own, services::in_control_lane(own.clone()), options, namespace)
     };

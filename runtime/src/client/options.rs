@@ -49,14 +49,14 @@ pub struct ConnectOptions {
     /// part before the first slash. Requests of a service account append `/` and its user name, as client-go
     /// `rest.AddUserAgent` does.
     pub user_agent: String,
-    /// A hook around every request of both pools; `None` costs nothing.
+    /// A hook around every request of both pools.
     pub layer: Option<RequestLayer>,
     /// Maximum time for a write through [`Clients::send`](super::Clients::send), including its response. Default 30 s.
     pub write_timeout: Duration,
     /// Interval at which the files of certificates and tokens are checked for changes. Default 30 s.
     pub reload_interval: Duration,
     /// The runtime that drives the connections of [`Clients::control`](super::Clients::control), so that they work
-    /// while controllers occupy all threads of theirs. Default: the runtime that connects.
+    /// while controllers occupy all of their threads. Default: the runtime that connects.
     pub control_runtime: Option<Handle>,
 }
 

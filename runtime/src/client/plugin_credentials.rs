@@ -2,7 +2,7 @@
 //!
 //! The Lease and all controllers share them. Token and client certificate come from the same run of the plugin, so that
 //! both are renewed together. While they are valid, no request waits for the plugin, which may be slow or hang.
-//! Upstream runs the plugin when they have expired or were refused, and all requests wait for it.
+//! Upstream runs the plugin when credentials have expired or were refused, and all requests wait for the plugin.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::exec::{Issued, MAX_RUN_TIME, Plugin};
 use crate::lock::lock;
 
-/// Credentials are renewed when this fraction of their lifetime is left, or [`MAX_RENEW_BEFORE`] if that is less.
+/// Fraction of the lifetime that is left when credentials are renewed, or [`MAX_RENEW_BEFORE`] if that is less.
 const RENEW_FRACTION: f64 = 0.2;
 /// Maximum time between a renewal and the expiry of the credentials.
 const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);
@@ -36,7 +36,7 @@ const START_TIME: Duration = Duration::from_secs(5);
 /// The credentials of an exec plugin.
 pub(super) struct PluginCredentials {
     plugin: Arc<Plugin>,
-    /// Runs the renewals. It is not the controllers' runtime, whose threads a controller may block.
+    /// Runs the renewals. This is not the controllers' runtime, whose threads a controller may block.
     runtime: Handle,
     state: Mutex<State>,
     /// Held during a renewal.
@@ -46,7 +46,7 @@ pub(super) struct PluginCredentials {
 
 struct State {
     issued: Arc<Issued>,
-    /// `None`: they are valid until the API server refuses them.
+    /// `None`: the credentials are valid until the API server refuses them.
     validity: Option<Validity>,
     /// The end of the last renewal.
     renewed_at: Option<Instant>,
@@ -57,7 +57,7 @@ struct State {
 #[derive(Clone, Copy)]
 struct Validity {
     renew_at: Instant,
-    /// `None`: they are used until the API server refuses them.
+    /// `None`: the credentials are used until the API server refuses them.
     expires_at: Option<Instant>,
 }
 
@@ -70,8 +70,8 @@ impl Validity {
         };
         let left = Duration::try_from(expires.duration_since(Timestamp::now())).unwrap_or_default();
         if left < SHORT_PAUSE {
-            // This machine's clock may differ from the API server's, which decides. Upstream uses such credentials,
-            // too.
+            // This machine's clock may differ from the API server's, which determines the validity. Upstream uses such
+            // credentials, too.
             return Some(Self { renew_at: now + EXPIRED_AGE, expires_at: None });
         }
         let before = left.mul_f64(RENEW_FRACTION).min(MAX_RENEW_BEFORE);
@@ -82,11 +82,11 @@ impl Validity {
 /// The usability of credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Freshness {
-    /// They can be used.
+    /// The credentials can be used.
     Fresh,
-    /// They can be used, and should be renewed.
+    /// The credentials can be used, and should be renewed.
     Aging,
-    /// They cannot be used.
+    /// The credentials cannot be used.
     Expired,
 }
 
@@ -142,7 +142,7 @@ impl PluginCredentials {
         lock(&self.state).issued.clone()
     }
 
-    /// Returns the credentials for the next request. Waits for the plugin only if they have expired.
+    /// Returns the credentials for the next request. Waits for the plugin only if the credentials have expired.
     ///
     /// # Errors
     /// The reason why there are no valid credentials.
@@ -188,7 +188,7 @@ impl PluginCredentials {
             return;
         }
         let credentials = self.clone();
-        // A cancelled request must not cancel the renewal for the others.
+        // A cancelled request must not cancel the renewal for other requests.
         self.runtime.spawn(async move {
             credentials.run().await;
             drop(renewing);
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(immediate(&credentials), Some(Ok("Bearer second".to_owned())), "it does not expire");
     }
 
-    /// The clock of this machine may be fast.
+    /// Credentials look expired if the clock of this machine is fast.
     #[tokio::test(start_paused = true)]
     async fn token_that_had_expired_when_it_was_issued_is_used_without_a_run_per_request() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -197,13 +197,13 @@ impl Connections {
         Ok(Self { current: RwLock::new(credentials.lanes(tls)?), credentials, loaded })
     }
 
-    /// Returns true if anything about the connections can change while the process runs.
+    /// Returns true if the credentials of the connections can change while the process runs.
     pub(super) fn reloads(&self) -> bool {
         self.credentials.plugin.is_some() || self.credentials.files().next().is_some()
     }
 
     /// Switches to new connections if a file or the certificate of the exec plugin changed. Blocks the thread. Returns
-    /// whether it switched.
+    /// true after a switch.
     ///
     /// # Errors
     /// When the files cannot be read or do not match, as in the middle of a rotation; the old connections stay in use.

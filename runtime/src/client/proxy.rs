@@ -209,8 +209,8 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// Creates a route through `proxy` over `tcp`. `tls` verifies a proxy that uses TLS: as upstream, with the same
-    /// configuration as the server.
+    /// Creates a route through `proxy` over `tcp`. `tls` verifies a proxy that uses TLS, with the configuration that
+    /// also verifies the server, as in upstream.
     pub(super) fn new(proxy: Option<&Proxy>, tcp: HttpConnector, tls: &rustls::ClientConfig) -> Self {
         let Some(proxy) = proxy else { return Self::Direct(tcp) };
         match proxy.protocol {

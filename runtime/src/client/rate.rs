@@ -51,8 +51,9 @@ struct Level {
     last_slot: Instant,
 }
 
-/// A caller in the list. Each holds a slot, the time of one future token. When the slot of a caller arrives, the token
-/// goes to the caller whose turn it is, and the two exchange their slots: there are always as many slots as callers.
+/// A waiting caller in the list. Each caller holds a slot, the time of one future token. When the slot of a caller
+/// arrives, the token goes to the caller whose turn it is, and the two exchange their slots: there are always as many
+/// slots as callers.
 #[derive(Debug)]
 struct Waiter {
     slot: Instant,
@@ -63,8 +64,8 @@ struct Waiter {
 impl TokenBucket {
     /// Creates a full bucket of `burst` tokens that gains `qps` tokens per second.
     ///
-    /// A `qps` of zero means 5, a `burst` of zero means 10, a `qps` that is negative or not a number means no limit.
-    /// Must be called inside a tokio runtime only if its time is paused.
+    /// A `qps` of zero means 5, a `burst` of zero means 10, a `qps` that is negative or not a number means no limit. If
+    /// tokio's time is paused, this must be called inside the runtime.
     #[must_use]
     pub fn new(qps: f32, burst: u32) -> Self {
         let qps = if qps == 0.0 { DEFAULT_QPS } else { qps };

@@ -60,7 +60,7 @@ impl Reloaded {
     /// Checks the credentials every `interval`, and after each renewal, until the clients are dropped.
     pub(super) async fn run(self, interval: Duration) {
         loop {
-            // They are checked after the interval, and immediately after a renewal by the plugin.
+            // The credentials are checked after the interval, and immediately after a renewal by the plugin.
             let _ = timeout(interval, self.renewed.notified()).await;
             let connections: Vec<_> = self.connections.iter().filter_map(Weak::upgrade).collect();
             let token = self.token.upgrade();

@@ -33,25 +33,25 @@ use super::lane::Accepted;
 use super::proxy::Route;
 use crate::lock::lock;
 
-/// A connection without data for this time is pinged: client-go's read idle timeout.
+/// Time without data after which a connection is pinged: client-go's read idle timeout.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// A connection that does not respond to a ping for this time is considered dead: client-go's ping timeout.
+/// Time without a response to a ping after which a connection is considered dead: client-go's ping timeout.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum unread bytes of one stream.
 const STREAM_WINDOW: u32 = 4 << 20;
 /// Maximum unread bytes of all streams: large enough that one slow reader never blocks the other streams of its
 /// connection.
 const CONNECTION_WINDOW: u32 = 1 << 30;
-/// Idle HTTP/1.1 connections kept, for servers without HTTP/2.
+/// Maximum number of idle HTTP/1.1 connections that are kept, for servers without HTTP/2.
 const IDLE_CONNECTIONS: usize = 25;
 /// Maximum time until a new connection's server has stated its limit, which it sends first.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two checks of a limit that has not been stated yet.
 const SETTINGS_POLL: Duration = Duration::from_millis(1);
-/// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of several
-/// servers behind an address may accept connections and never respond; the Lease allows only seconds.
+/// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of
+/// several servers behind an address may accept connections and never respond; the Lease allows only seconds.
 const DIAL_PATIENCE: Duration = Duration::from_secs(2);
-/// Connections tried for one request if each of them closes before it accepts the request.
+/// Maximum number of connections that are tried for one request, if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;
 /// Time after which HTTP/2 is offered again to a server that did not support it.
 const HTTP1_FOR: Duration = Duration::from_secs(600);
@@ -210,7 +210,7 @@ impl Streams {
                     }
                 }
             };
-            // After that time, another request or this one opens another connection.
+            // After [`DIAL_PATIENCE`], another request or this one opens another connection.
             if let Ok(opened) = timeout(DIAL_PATIENCE, dial).await {
                 opened?;
             }
@@ -241,7 +241,7 @@ impl Streams {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // No stream before the server has stated its limit.
+            // No stream is opened before the server has stated its limit.
             .initial_max_send_streams(0)
             .handshake(stream)
             .await?;
@@ -315,7 +315,7 @@ async fn drive(
         limit.store(connection.current_max_send_streams(), Ordering::Release);
         polled
     });
-    // The connection's task is not woken by the server's first settings.
+    // The server's first settings do not wake this task, so the limit is polled.
     while limit.load(Ordering::Acquire) == 0 {
         match timeout(SETTINGS_POLL, &mut watched).await {
             Ok(_) => return,
@@ -361,7 +361,7 @@ impl Service<Uri> for Http1Connector {
 
     fn call(&mut self, server: Uri) -> Self::Future {
         match lock(&self.found).take() {
-            // A server may have closed an older one.
+            // The server may have closed an older connection.
             Some((stream, at)) if at.elapsed() < USABLE_FOR => Box::pin(std::future::ready(Ok(stream))),
             _ => {
                 // A socket belongs to the runtime on which it was opened.

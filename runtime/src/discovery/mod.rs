@@ -110,7 +110,7 @@ pub struct Served {
     pub resource: Resource,
     /// The supported verbs.
     pub verbs: Verbs,
-    /// It has a `scale` subresource.
+    /// The resource has a `scale` subresource.
     pub scales: bool,
 }
 
@@ -222,8 +222,8 @@ impl Groups {
         for group in &document.items {
             groups.add_group(group, keep);
         }
-        // Several resources may have one kind, such as a virtual resource for creations only. The first one with the
-        // verb `get` is kept, because it serves the objects. The sort is stable, so that the order of the document
+        // Several resources may have the same kind, such as a virtual resource for creations only. The first one with
+        // the verb `get` is kept, because it serves the objects. The sort is stable, so that the order of the document
         // decides.
         groups.kinds.sort_by_key(kind_key);
         groups.kinds.dedup_by(|later, known| {

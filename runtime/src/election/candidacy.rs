@@ -34,7 +34,7 @@ pub(super) const STRATEGY: &str = "OldestEmulationVersion";
 /// The versions of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versions {
-    /// Version of the binary, as `1.37.0`.
+    /// Version of the binary, such as `1.37.0`.
     pub binary: String,
     /// Version whose behaviour is emulated.
     pub emulation: String,

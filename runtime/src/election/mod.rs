@@ -1,11 +1,11 @@
-//! Leader election: one Lease, renewed by its holder, acquired by a candidate that observed it unchanged for its
+//! Leader election: one Lease, renewed by its holder, acquired by a candidate that observed it unchanged for the lease
 //! duration.
 //!
 //! The protocol is that of upstream's `tools/leaderelection`, so that this process and upstream's can take the lease
-//! over from each other. It is stricter than upstream in three cases, all for safety: a leader that reads another
-//! holder stops immediately; a release never overwrites another holder; a candidate that has observed a leader does not
-//! acquire a deleted lease before that leader's lease expires. The protocol does not protect against manual deletion or
-//! editing of a held lease: a candidate that has never observed the lease leads immediately.
+//! over from each other. This implementation is stricter than upstream in three cases, all for safety: a leader that
+//! reads another holder stops immediately; a release never overwrites another holder; a candidate that has observed a
+//! leader does not acquire a deleted lease before that leader's lease expires. The protocol does not protect against
+//! manual deletion or editing of a held lease: a candidate that has never observed the lease leads immediately.
 
 mod candidacy;
 #[cfg(test)]
@@ -180,7 +180,7 @@ enum TryError {
 #[derive(Debug)]
 struct Sent {
     spec: LeaseSpec,
-    /// The time at which it was sent.
+    /// The time at which the write was sent.
     started: Instant,
 }
 
@@ -302,7 +302,7 @@ impl Election {
     /// deadline. Returns true if the lease is known to have another holder or none (`LeaderElector.release`).
     ///
     /// A candidate that never wrote the lease has nothing to release, and sends no request. In a coordinated election
-    /// the API server may have written its identity.
+    /// the API server may have written the candidate's identity.
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();
@@ -458,7 +458,7 @@ impl Election {
     }
 
     /// If the response to the last write was lost but `lease` shows that the server executed it, returns the time at
-    /// which it was sent. `None` if it has expired since.
+    /// which it was sent. `None` if the lease has expired since.
     fn start_of_stored_write(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;

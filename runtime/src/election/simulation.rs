@@ -120,7 +120,7 @@ impl LeaseServer {
         };
         for (identity, fence) in self.fences.lock().unwrap().iter() {
             if !holder(&next).is_empty() && identity != holder(&next) && fence.holds() {
-                let text = format!("{} took the lease while the fence of {identity} held", holder(&next));
+                let text = format!("{} took the lease while the fence of {identity} was open", holder(&next));
                 self.violations.lock().unwrap().push(text);
             }
         }
@@ -204,7 +204,7 @@ impl Gate {
     }
 }
 
-/// A process: leads, loses and retries until its exit is requested, then releases.
+/// A process that acquires the lease, loses it and retries until its exit is requested, then releases it.
 pub(super) struct Process {
     pub(super) fence: Fence,
     pub(super) gate: Arc<Gate>,

@@ -32,7 +32,7 @@ pub enum LeaseError {
     /// There is no such lease.
     #[error("the lease does not exist")]
     NotFound,
-    /// Another process created or changed it first.
+    /// Another process created or changed the lease first.
     #[error("the lease was changed by another process: {0}")]
     Conflict(String),
     /// Any other failure; a change may or may not have been executed.

@@ -171,7 +171,7 @@ async fn standby_that_never_led_sends_no_request_when_it_releases() {
         () = standby.acquire() => panic!("the lease is held"),
         () = sleep(SECOND * 5) => {}
     }
-    // An unreachable API server would keep it until the renew deadline.
+    // If a request were sent, the unreachable API server would delay the release until the renew deadline.
     server.fail_next(FaultKind::RequestLost, 100);
     let start = Instant::now();
     assert!(standby.release().await);
@@ -429,11 +429,11 @@ async fn coordinated_candidate_leads_only_when_the_lease_is_assigned_to_it() {
 }
 
 /// A proxy that answers every request with an empty object.
-struct EmptyAnswers {
+struct EmptyResponses {
     has_lease: bool,
 }
 
-impl LeaseStore for EmptyAnswers {
+impl LeaseStore for EmptyResponses {
     fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>> {
         let lease = if self.has_lease { Ok(Lease::default()) } else { Err(LeaseError::NotFound) };
         async { lease }.boxed()
@@ -452,7 +452,8 @@ impl LeaseStore for EmptyAnswers {
 async fn candidate_does_not_lead_when_the_response_lacks_its_identity() {
     for has_lease in [false, true] {
         let config = ElectionConfig::new("kube-system", "kube-controller-manager", "a");
-        let (mut election, fence) = Election::with_store(Arc::new(EmptyAnswers { has_lease }), config).expect("valid");
+        let (mut election, fence) =
+            Election::with_store(Arc::new(EmptyResponses { has_lease }), config).expect("valid");
         assert!(timeout(60 * SECOND, election.acquire()).await.is_err(), "it leads");
         assert!(!fence.is_leader());
     }

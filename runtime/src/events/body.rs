@@ -108,7 +108,7 @@ struct PatchBody<'a> {
 }
 
 impl Event {
-    /// Returns true if the event combines several with different messages.
+    /// Returns true if the event combines several events with different messages.
     pub(super) fn is_combined(&self) -> bool {
         !self.reporting
     }

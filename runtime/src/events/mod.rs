@@ -1,8 +1,8 @@
 //! Events of controllers, as core/v1 Events: counted, combined, bounded, and without delaying a reconcile.
 //!
 //! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events
-//! with `eventTime`, which these lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`], because
-//! a thousand events wait here and thousands are remembered by their messages.
+//! with `eventTime`, which these events lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`],
+//! because a thousand events wait here and thousands are remembered by their messages.
 
 mod body;
 mod correlate;
@@ -254,11 +254,11 @@ struct Sender {
 /// The result of the attempts to write an event.
 #[derive(Debug, PartialEq, Eq)]
 enum DeliveryResult {
-    /// It was written.
+    /// The event was written.
     Written,
-    /// It was rejected, or all attempts failed.
+    /// The event was rejected, or all attempts failed.
     Abandoned,
-    /// It was refused because this namespace is being deleted.
+    /// The event was refused because this namespace is being deleted.
     Refused(Arc<str>),
 }
 
@@ -357,8 +357,9 @@ impl Sender {
 }
 
 /// Makes up to twelve attempts, ten seconds apart; the first pause is random, at most ten seconds (`recordToSink`). An
-/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component. A
-/// server that requests a retry gets it after that time, at most ten seconds. Upstream: client-go, request.go.
+/// attempt without a response within 30 seconds counts as failed, so that a dead connection cannot block a component.
+/// If the server requests a retry after a time, the next attempt follows after that time, at most ten seconds.
+/// Upstream: client-go, request.go.
 async fn write_with_retries(
     sink: Arc<dyn EventSink>,
     event: Event,
@@ -402,7 +403,7 @@ async fn write_with_retries(
     DeliveryResult::Abandoned
 }
 
-/// Completes at that time, or never.
+/// Completes at the time `due`; never if it is `None`.
 async fn sleep_until_due(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,

@@ -24,7 +24,7 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 struct Series {
     /// The event with its last count, and the number of occurrences that the next patch covers.
     waiting: Option<(Event, u64)>,
-    /// The delay before the next patch, or after the last one.
+    /// The delay of the waiting event; without one, that of the last patch, for which the series is kept.
     wait: Duration,
     /// The time at which the patch is due; without a waiting event, the time at which the series is removed.
     due: Instant,
@@ -40,7 +40,7 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Adds a repeat. It replaces an earlier one of the same event and keeps its due time.
+    /// Adds a repeat. If it replaces an earlier repeat of the same event, the due time is unchanged.
     pub(super) fn put(&mut self, event: Event) {
         let key = format!("{}/{}", event.namespace(), event.name);
         let wait = match self.series.get_mut(&key) {

@@ -18,8 +18,8 @@ impl EventSink for Writer {
 
 /// Classifies an error: a response is final (`recordEvent`) unless it requests a later retry.
 ///
-/// A 429 that requests none is final, too: EventRateLimit refuses the events of one namespace this way, and those of
-/// others must not wait for them.
+/// A 429 without Retry-After is final, too: EventRateLimit refuses the events of one namespace this way, and events of
+/// other namespaces must not wait for these.
 fn classify(error: WriteError) -> SinkError {
     let delay = error.retry_after();
     if error.is_namespace_terminating() {

@@ -45,7 +45,7 @@ impl LongRuns {
 
 /// Logs a warning, once per run, when a reconcile takes a long time. Does not return.
 ///
-/// Poll it on another thread than the controllers, which may be the ones that are blocked.
+/// Poll it on another thread than the controllers' threads, because a controller may block these.
 pub(super) async fn report_long_runs(views: Views) {
     let mut long_runs = LongRuns::default();
     loop {

@@ -35,7 +35,7 @@ use crate::write::Writer;
 use long_runs::{Views, described, report_long_runs};
 use startup::{Start, Waiting, start_workers};
 
-/// Time in which cancelled tasks have to end. One that blocks its thread does not.
+/// Time in which cancelled tasks have to end. A task that blocks its thread does not end.
 const CANCELLATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a manager.
@@ -77,7 +77,7 @@ impl Default for ManagerOptions {
 pub enum ExitReason {
     /// A shutdown was requested.
     Shutdown,
-    /// Another process leads, or may: this one must exit immediately.
+    /// Another process leads, or may lead: this process must exit immediately.
     LeaseLost(Lost),
     /// A defect ended a watch: its store is out of date, and this process must exit.
     WatchEnded,
@@ -93,13 +93,13 @@ async fn wait_for_ended_watch(watches: &mut JoinSet<()>) {
     }
 }
 
-/// Duration of the runs that are logged with a stall: one of them blocks a thread.
-const SUSPECT_RUN: Duration = Duration::from_secs(60);
+/// Minimum duration of the runs that are logged when the controllers stall: one of them probably blocks a thread.
+const MIN_REPORTED_RUN: Duration = Duration::from_secs(60);
 
 /// Waits until the threads of the controllers no longer run tasks, which happens only because of a defect.
 async fn wait_for_stall(heartbeat: &Heartbeat, views: &Views) {
     let stall = heartbeat.stalled().await;
-    error!(%stall, runs = described(views, SUSPECT_RUN), "controllers stalled: this is a defect");
+    error!(%stall, runs = described(views, MIN_REPORTED_RUN), "controllers stalled: this is a defect");
 }
 
 /// A controller of the manager.
@@ -195,7 +195,7 @@ impl Manager {
         &self.runtime
     }
 
-    /// Returns the beats of the controllers' threads, for health.
+    /// Returns the heartbeat of the controllers' threads, for the health check.
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.heartbeat
     }
@@ -208,7 +208,7 @@ impl Manager {
     /// Like [`Manager::writer`]; `qps` and `burst` are multiples of the other controllers' rate and burst.
     pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
         let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
-        self.writer_paced(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
+        self.writer_with_bucket(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))
     }
 
     /// Returns a writer with the process's own identity, even if controllers use service accounts: for objects on which
@@ -231,8 +231,8 @@ impl Manager {
         self.election = self.election.take().map(|election| election.recording(recorder));
     }
 
-    /// Adds controllers that wait only for the kinds that they read: those in `declared`, and those whose stores
-    /// `start` gets from the registry. Controllers that are added in another way wait for all kinds.
+    /// Adds controllers that wait only for the kinds that they read: the kinds in `declared`, and the kinds whose
+    /// stores `start` gets from the registry. Controllers that are added in another way wait for all kinds.
     pub fn add_with_reads(&mut self, declared: Reads, start: impl FnOnce(&mut Self)) {
         self.registry.take_used();
         let first = self.controllers.len();
@@ -294,7 +294,7 @@ impl Manager {
         Queues::new(self.controllers.iter().map(|controller| controller.stats.clone()))
     }
 
-    /// Adds a debug page of a controller, served to authorized users. `make` is called with the pairs of the query and
+    /// Adds a debug page of a controller, served to authorized users. `make` gets the names and values of the query. It
     /// must not block.
     pub fn add_page(
         &mut self,
@@ -318,7 +318,7 @@ impl Manager {
         kinds: Vec<(&'static str, &'static str)>,
         finalizers: Vec<FinalizerOwner>,
     ) -> Explainer {
-        let watched = |running: &RegisteredController| ReportedController {
+        let reported = |running: &RegisteredController| ReportedController {
             name: running.name,
             workers: running.workers,
             queue: running.view.clone(),
@@ -328,7 +328,7 @@ impl Manager {
             component,
             kinds,
             finalizers,
-            controllers: self.controllers.iter().map(watched).collect(),
+            controllers: self.controllers.iter().map(reported).collect(),
             sources: self.registry.sources(),
             every: self.registry.every_kind_if_any(),
             stores: self.registry.stats(),
@@ -350,7 +350,7 @@ impl Manager {
         watches.spawn(report_long_runs(self.views()));
         if let Some((config, versions)) = self.options.election.as_ref().and_then(|c| Some((c, c.coordinated.clone()?)))
         {
-            // It is aborted together with the watches.
+            // The candidacy is aborted together with the watches.
             watches.spawn(Candidacy::new(self.clients.control.clone(), config, versions).run());
         }
         watches
@@ -474,10 +474,10 @@ impl Manager {
     }
 
     fn writer_as(&self, identity: Identity, fence: Fence) -> Writer {
-        self.writer_paced(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
+        self.writer_with_bucket(identity, fence, TokenBucket::new(self.options.qps, self.options.burst))
     }
 
-    fn writer_paced(&self, identity: Identity, fence: Fence, bucket: TokenBucket) -> Writer {
+    fn writer_with_bucket(&self, identity: Identity, fence: Fence, bucket: TokenBucket) -> Writer {
         Writer::new(self.clients.clone(), identity, Arc::new(bucket), fence)
     }
 

@@ -7,7 +7,8 @@
 pub struct Format {
     /// The encoding.
     pub encoding: Encoding,
-    /// The scheme for names outside of Prometheus' classic alphabet. No name here is, so that each scheme is fulfilled.
+    /// The scheme for names outside of Prometheus' classic alphabet. All names here are within it, so that each scheme
+    /// is fulfilled.
     pub(super) escaping: &'static str,
 }
 
@@ -123,7 +124,7 @@ mod tests {
                               application/openmetrics-text;version=0.0.1;q=0.4,\
                               text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
 
-    /// Its header without native histograms.
+    /// The header of Prometheus 3 without native histograms.
     const CLASSIC: &str = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
                            text/plain;version=0.0.4;q=0.4,*/*;q=0.1";
 

@@ -16,7 +16,7 @@ static NATIVE: AtomicBool = AtomicBool::new(false);
 ///
 /// A setting of the process, as upstream's: queues, watches and clients create their histograms before they have a
 /// registry. Scrapers receive native buckets in protobuf only. A histogram without values costs the same with and
-/// without them; one with values at most 16 bytes per native bucket more.
+/// without them; a histogram with values costs at most 16 bytes more per native bucket.
 pub fn set_native_histograms(are_native: bool) {
     NATIVE.store(are_native, Ordering::Relaxed);
 }

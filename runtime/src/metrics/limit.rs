@@ -11,7 +11,7 @@ use super::labels::Labels;
 /// label.
 pub const MAX_SERIES: usize = 1000;
 
-/// The same for gauges that are counted at each scrape, of which large clusters have many.
+/// Maximum number of series of a gauge that is counted at each scrape: large clusters have many.
 pub const MAX_COUNTED_SERIES: usize = 50_000;
 
 /// The value of labels whose own values are not exposed.
@@ -49,13 +49,8 @@ pub fn counted<const N: usize>(samples: impl IntoIterator<Item = Labels<N>>) -> 
     counts
 }
 
-fn entry_within<K: Ord, V: Default>(
-    most: usize,
-    map: &mut BTreeMap<K, V>,
-    key: K,
-    other: impl FnOnce() -> K,
-) -> &mut V {
-    let is_admitted = map.len() < most || map.contains_key(&key);
+fn entry_within<K: Ord, V: Default>(max: usize, map: &mut BTreeMap<K, V>, key: K, other: impl FnOnce() -> K) -> &mut V {
+    let is_admitted = map.len() < max || map.contains_key(&key);
     map.entry(if is_admitted { key } else { other() }).or_default()
 }
 

@@ -68,7 +68,7 @@ impl Collector for Process {
     }
 }
 
-/// The kernel reports times to user space in hundredths of a second, on every supported architecture.
+/// Units per second of the times that the kernel reports to user space, on every supported architecture.
 const TICKS: f64 = 100.0;
 
 /// Returns a field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: the fields after the command in

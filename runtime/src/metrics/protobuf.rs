@@ -37,7 +37,7 @@ fn restore_counter(family: &mut MetricFamily) {
 }
 
 /// Returns families as messages, each preceded by its length, in upstream's form: without families that have no
-/// samples, everything sorted, and without the bucket that equals the number of values.
+/// samples, everything sorted, and without the bucket `+Inf`, which equals the number of values.
 pub(super) fn delimited(mut families: Vec<MetricFamily>) -> Vec<u8> {
     families.retain(|family| !family.metric.is_empty());
     families.sort_by(|left, right| left.name.cmp(&right.name));

@@ -6,10 +6,10 @@
 //! one gets each change immediately. A reconciler may request a cooldown between two such batches
 //! ([`Queue::cool_down`]).
 //!
-//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys hardly delays
-//! those of the others. A namespace with long runs does not occupy all workers (`places`). Failed keys are requeued
-//! with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a window
-//! after its last reconcile. Upstream: client-go, util/workqueue.
+//! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys hardly delays the
+//! keys of other namespaces. A namespace with long runs does not occupy all workers (`places`). Failed keys are
+//! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
+//! window after its last reconcile. Upstream: client-go, util/workqueue.
 
 mod places;
 mod state;
@@ -153,8 +153,8 @@ pub struct Queue<K> {
 }
 
 impl<K: QueueKey> Queue<K> {
-    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several of them for the same
-    /// cache and version add the key only once.
+    /// Returns a callback that adds `key`, for use when a cache has reached a version. Several such callbacks for the
+    /// same cache and version add the key only once.
     pub fn waker(self: &Arc<Self>, key: &K) -> Wake
     where
         K: 'static,
@@ -272,8 +272,8 @@ impl<K: QueueKey> Queue<K> {
                 let now = Instant::now();
                 self.promote(&mut state, now);
                 if let Some(key) = self.take(&mut state, now) {
-                    // Wakes another worker: it takes a further key, or waits for the next due time, which this worker
-                    // no longer does.
+                    // Wakes another worker, which takes a further key, or waits for the next due time in place of this
+                    // worker.
                     if has_timer || state.has_candidate(now) {
                         self.notify(&mut state);
                     }

@@ -136,8 +136,8 @@ mod tests {
     }
 
     proptest! {
-        /// No namespace has more runs than there are workers, and each run beyond their number has a slow run for it.
-        /// A namespace without a run gets a spare place as soon as there is one.
+        /// No namespace has more runs than there are workers, and there are at most as many runs beyond the number of
+        /// workers as slow runs. A namespace without a run gets a spare place as soon as there is one.
         #[test]
         fn places_are_limited_and_free_for_other_namespaces(
             workers in 1_usize..5,

@@ -11,7 +11,7 @@ use super::QueueKey;
 use super::places::{Admission, Places};
 use crate::fair::{FairList, NamespaceHash};
 
-/// Collections of a queue up to this capacity are never shrunk.
+/// Capacity up to which a queue's collections are never shrunk.
 pub(super) const KEPT_CAPACITY: usize = 64;
 
 /// Returns true if a collection should release memory. All objects of a kind are queued at startup, and few afterwards.
@@ -22,8 +22,8 @@ fn is_oversized(len: usize, capacity: usize) -> bool {
     capacity > KEPT_CAPACITY && len < capacity / 8
 }
 
-/// After this number of changes in a row, a key of low priority is next: otherwise keys that fail constantly, which are
-/// retried like changes, could delay those of the startup forever.
+/// Number of consecutive keys with priority [`Priority::Fresh`] after which a key with low priority is next. Otherwise
+/// keys that fail constantly, which are retried like changes, could delay the keys of the startup forever.
 pub(super) const MAX_FRESH_IN_ROW: u32 = 64;
 
 /// The order of ready keys.
@@ -42,7 +42,7 @@ pub(super) struct Item {
     pub(super) ready: Option<(Priority, Instant)>,
     /// The time since which it has been reconciled.
     pub(super) working: Option<Instant>,
-    /// Its priority for the next run, if it was added while it was reconciled.
+    /// The key's priority in the next run, if the key was added while it was reconciled.
     pub(super) again: Option<Priority>,
     /// The time of its earliest delayed run.
     pub(super) due: Option<Instant>,
@@ -79,7 +79,7 @@ pub(super) struct State<K> {
     pub(super) fresh: FairList<K>,
     /// Ready keys with priority [`Priority::Background`].
     pub(super) background: FairList<K>,
-    /// Keys with priority [`Priority::Fresh`] since the last one with [`Priority::Background`].
+    /// Number of keys with priority [`Priority::Fresh`] since the last one with [`Priority::Background`].
     fresh_in_row: u32,
     /// Delayed runs; an entry is valid only while it equals the item's `due`.
     pub(super) delayed: BinaryHeap<Reverse<Delayed<K>>>,
@@ -90,7 +90,7 @@ pub(super) struct State<K> {
     /// Identifies namespaces in the ready lists and the places.
     hasher: RandomState,
     pub(super) closed: bool,
-    /// The taker of keys waits for a notification.
+    /// A worker waits for a notification of the next key.
     pub(super) is_taker_idle: bool,
 }
 
@@ -125,8 +125,8 @@ impl<K: QueueKey> State<K> {
         }
     }
 
-    /// Removes the delayed runs that an earlier one replaced, if most are such. Some of them would remain for a month:
-    /// a key with a deadline far away gets a new one after each run.
+    /// Removes the delayed runs that an earlier run of the same key replaced, if they are the majority. Without this,
+    /// some would remain for a month: a key with a distant deadline gets a new delayed run after each run.
     pub(super) fn sweep_delayed(&mut self) {
         if self.delayed.len() > KEPT_CAPACITY.max(2 * self.items.len()) {
             let items = &self.items;

@@ -158,7 +158,8 @@ async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     assert!(queue.lock().items.is_empty());
 }
 
-/// Reconciles the ready key for the duration of a write; each of `changes` arrives that long after its start.
+/// Reconciles the ready key for the duration of a write. `changes` are the times of changes after the start of the
+/// write.
 async fn write(queue: &Queue<&'static str>, takes: u64, changes: &[u64]) {
     assert_eq!(next_ready(queue), Some("a"), "an urgent change is not delayed");
     let mut passed = 0;

@@ -2,8 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Sets a condition. If the condition of this type has the same status already, its transition time is kept: an
-/// unchanged status equals the old one. Upstream: apimachinery, api/meta, SetStatusCondition.
+/// Sets a condition. If the condition of this type has the same status already, its transition time is kept, so that a
+/// reconcile that changes nothing writes nothing. Upstream: apimachinery, api/meta, SetStatusCondition.
 pub fn set_condition(conditions: &mut Vec<Condition>, mut condition: Condition) {
     match conditions.iter_mut().find(|known| known.type_ == condition.type_) {
         Some(known) => {

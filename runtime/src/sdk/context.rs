@@ -52,9 +52,9 @@ pub struct Context<K: Object> {
 
 /// The last status of the object that this reconcile read or wrote.
 enum StoredStatus {
-    /// The one in the cache.
+    /// The status in the cache.
     Cached,
-    /// The one that this reconcile has written.
+    /// The status that this reconcile has written.
     Written(Value),
     /// The result of the last write is unknown.
     Unknown,

@@ -82,7 +82,7 @@ pub struct For<K: Object> {
 
 impl Controller {
     /// Starts a controller for the objects of a kind. The name is used in metrics, in Events, and as field manager of
-    /// applied children. Keep it stable: another name owns other fields.
+    /// applied children. Keep the name stable: a field manager with another name owns other fields.
     pub fn for_<K: Object>(name: &'static str) -> For<K> {
         For { name, workers: 2, owns: Vec::new(), watches: Vec::new(), finalizer: None }
     }

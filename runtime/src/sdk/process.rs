@@ -20,7 +20,7 @@ pub struct Settings {
     pub namespace: Option<String>,
     /// Controllers run only while this process holds the Lease, so that other processes can stand by.
     pub leader_election: bool,
-    /// The namespace of the Lease; `None`: that of the pod or of the kubeconfig.
+    /// The namespace of the Lease; `None`: the namespace of the pod or of the kubeconfig.
     pub lease_namespace: Option<String>,
     /// HTTPS port of `/metrics`, `/healthz`, `/livez` and `/readyz`; 0 disables serving.
     pub port: u16,
@@ -57,7 +57,7 @@ pub enum RunError {
     /// The HTTPS port cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// Another process leads, or may: this one must exit immediately.
+    /// Another process leads, or may lead: this process must exit immediately.
     #[error("the lease was lost: {0}")]
     LeaseLost(crate::election::Lost),
     /// A defect ended a watch: its store is out of date, and the process must exit.

@@ -52,7 +52,7 @@ impl<D: Object> Kind for Owned<D> {
     }
 }
 
-/// Converts the metadata of a typed object to that of a record.
+/// Converts the metadata of a typed object to the metadata of a record.
 pub(super) fn meta(interner: &Interner, meta: &ObjectMeta) -> Result<Meta, DecodeError> {
     let text = |text: &Option<String>| interner.str(text.as_deref().unwrap_or_default());
     let time = |time: &Option<ApiTime>| Time(time.as_ref().map_or(0, |time| time.0.as_second()));
@@ -86,8 +86,8 @@ fn reference(interner: &Interner, owner: &OwnerReference) -> OwnerRef {
     }
 }
 
-/// Returns an index of children by the uid of their controller, in all namespaces: an owner without a namespace may have
-/// children in each.
+/// Returns an index of children by the uid of their controller, in all namespaces: an owner without a namespace may
+/// have children in each.
 pub(super) const fn by_controller<K: Kind>() -> Index<K> {
     Index {
         name: "controller",

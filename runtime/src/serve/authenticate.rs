@@ -60,7 +60,7 @@ fn digest(key: &hmac::Key, token: &str) -> TokenDigest {
 /// Generates the key for digests.
 ///
 /// # Panics
-/// Never: a system without randomness fails earlier, in TLS.
+/// Never: without a source of randomness, TLS fails earlier.
 fn digest_key() -> hmac::Key {
     hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system's random number generator failed")
 }

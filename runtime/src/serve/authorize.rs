@@ -31,7 +31,7 @@ pub(super) enum Denied {
     Failed(String),
 }
 
-/// The SHA-256 of a review: the review itself is as long as clients make it.
+/// The SHA-256 of a review: clients determine the length of the review itself.
 type ReviewDigest = [u8; 32];
 
 fn digest(spec: &SubjectAccessReviewSpec) -> serde_json::Result<ReviewDigest> {

@@ -33,7 +33,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
         Self { slots: Mutex::default(), capacity }
     }
 
-    /// Returns the fresh value of `key`, or that of `fetch`, which also returns its lifetime. A value with a lifetime
+    /// Returns the fresh value of `key`, or the value that `fetch` returns with its lifetime. A value with a lifetime
     /// of zero is not cached, but callers that waited for its fetch get it.
     pub(super) async fn get_or<A>(&self, key: &K, fetch: A) -> V
     where

@@ -29,7 +29,7 @@ use crate::lock::lock;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for the head of a request. Upstream: apiserver, SecureServingInfo.Serve.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(32);
-/// A connection without requests is closed after this time. Upstream: apiserver, SecureServingInfo.Serve.
+/// Time without requests after which a connection is closed. Upstream: apiserver, SecureServingInfo.Serve.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Delay between the response to an unauthenticated client and the end of the connection: some clients drop a response
 /// that arrives together with the end of the connection.
@@ -38,11 +38,12 @@ const CLOSE_DELAY: Duration = Duration::from_millis(100);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(35);
 /// Streams per connection if no flag is set. Upstream: apiserver, SecureServingInfo.Serve.
 const DEFAULT_MAX_STREAMS: u32 = 100;
-/// Requests of one connection whose users are being authenticated and authorized. Further ones are refused: their heads
-/// stay in memory while a review waits, and no client needs more before its first response.
+/// Maximum number of requests of one connection whose users are being authenticated and authorized. Further requests
+/// are refused: their heads stay in memory while a review waits, and no client needs more requests before its first
+/// response.
 const MAX_UNREVIEWED: u32 = 8;
-/// Unread bytes of request bodies per connection: the smallest window of HTTP/2. The only body that is read is a
-/// number.
+/// Maximum unread bytes of request bodies per connection: the initial window of HTTP/2, which cannot be made smaller
+/// for a connection. The only body that is read is a number.
 const WINDOW_BYTES: u32 = 65_535;
 /// Maximum size of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -52,14 +53,14 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 pub(super) struct Protocol {
     builder: auto::Builder<TokioExecutor>,
     handshakes: StepLimit,
-    closes_unknown_http2: bool,
+    closes_unauthenticated_http2: bool,
 }
 
 /// The activity on a connection, which decides when it is closed.
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
-    /// Number of those whose users are not yet known to be authorized.
+    /// Number of running requests whose users are not authorized yet.
     unreviewed: AtomicU32,
     /// The end of the last request, or the start of the connection.
     last: Mutex<Instant>,
@@ -112,7 +113,7 @@ struct RunningRequest<'a> {
 }
 
 impl<'a> RunningRequest<'a> {
-    /// Begins a request. Returns `None` if too many of the connection are unreviewed.
+    /// Begins a request. Returns `None` if the connection has too many unreviewed requests.
     fn begin(activity: &'a Activity) -> Option<Self> {
         if activity.unreviewed.fetch_add(1, Ordering::AcqRel) >= MAX_UNREVIEWED {
             activity.unreviewed.fetch_sub(1, Ordering::AcqRel);
@@ -152,9 +153,9 @@ impl Drop for RunningRequest<'_> {
 }
 
 impl Protocol {
-    /// Creates the settings; `streams` of zero means the default. With `closes_unknown_http2` an HTTP/2 connection ends
-    /// after a request of an unknown user.
-    pub(super) fn new(http1_only: bool, streams: u32, closes_unknown_http2: bool) -> Self {
+    /// Creates the settings; `streams` of zero means the default. With `closes_unauthenticated_http2`, an HTTP/2
+    /// connection ends after an unauthenticated request.
+    pub(super) fn new(http1_only: bool, streams: u32, closes_unauthenticated_http2: bool) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         if http1_only {
             builder = builder.http1_only();
@@ -168,7 +169,7 @@ impl Protocol {
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
             .keep_alive_interval(HEAD_TIMEOUT);
-        Self { builder, handshakes: StepLimit::new(), closes_unknown_http2 }
+        Self { builder, handshakes: StepLimit::new(), closes_unauthenticated_http2 }
     }
 
     /// Serves a connection until it closes. Once `stopping` is true, only completes the running requests.
@@ -211,7 +212,7 @@ impl Protocol {
         let result = tokio::select! {
             result = connection.as_mut() => Some(result),
             _ = stopping.wait_for(|stopping| *stopping) => None,
-            () = activity.close_delay(), if self.closes_unknown_http2 => None,
+            () = activity.close_delay(), if self.closes_unauthenticated_http2 => None,
             () = activity.idle() => None,
             () = activity.slot.evicted() => return Ok(()),
         };

@@ -62,8 +62,8 @@ impl Probe {
 
 /// The checks of a process and the record of their results (`/metrics/slis`).
 ///
-/// `/healthz` and `/livez` have the same checks. `/readyz` additionally has those that only report whether the process
-/// could take over, which must not cause a restart.
+/// `/healthz` and `/livez` have the same checks. `/readyz` also has the checks that only report whether the process
+/// could take over; their failure must not cause a restart.
 #[derive(Default)]
 pub struct Health {
     checks: Vec<Check>,
@@ -80,7 +80,7 @@ pub(super) struct Page {
 }
 
 impl Health {
-    /// Creates the checks of all pages, in their order, and those of `/readyz` only.
+    /// Creates the pages from the checks of all pages, in their order, and the checks of `/readyz` only.
     #[must_use]
     pub fn new(checks: Vec<Check>, ready_only: Vec<Check>) -> Self {
         Self { checks, ready_only, record: Mutex::default() }

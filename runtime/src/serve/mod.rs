@@ -65,7 +65,7 @@ use crate::client::{ConnectError, ConnectOptions, connect};
 const MAX_CONNECTIONS: usize = if cfg!(test) { 64 } else { 512 };
 /// Interval between checks of certificate files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// The cluster's ConfigMap is read at every sixth of these checks.
+/// Number of checks of certificate files for each read of the cluster's ConfigMap.
 const LOOKUP_ROUNDS: u32 = 6;
 /// Maximum time that running requests may take after a stop was requested.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -117,7 +117,8 @@ impl Server {
             authorizer: Authorizer::new(authorization, access)?,
             metrics,
         });
-        let protocol = Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unknown_http2);
+        let protocol =
+            Protocol::new(options.http1_only, options.http2_max_streams, options.closes_unauthenticated_http2);
         let (stop_sender, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, tls.clone(), routes, protocol, stopping.clone()));
@@ -126,7 +127,7 @@ impl Server {
         Ok(Self { address, stop_sender, tasks })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -140,7 +141,7 @@ impl Server {
     }
 }
 
-/// Runs work that reads files on another thread: a file system that hangs must not stop this one.
+/// Runs work that reads files on another thread: a file system that hangs must not block the caller's thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

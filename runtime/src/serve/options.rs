@@ -24,8 +24,8 @@ pub struct ServeOptions {
     pub http1_only: bool,
     /// `--http2-max-streams-per-connection`; zero: 100.
     pub http2_max_streams: u32,
-    /// Closes an HTTP/2 connection after a request of an unknown user (gate UnauthenticatedHTTP2DOSMitigation).
-    pub closes_unknown_http2: bool,
+    /// Closes an HTTP/2 connection after an unauthenticated request (gate UnauthenticatedHTTP2DOSMitigation).
+    pub closes_unauthenticated_http2: bool,
     /// Authentication.
     pub authentication: AuthenticationOptions,
     /// Authorization.
@@ -43,7 +43,7 @@ impl Default for ServeOptions {
             tls: TlsOptions::default(),
             http1_only: false,
             http2_max_streams: 0,
-            closes_unknown_http2: true,
+            closes_unauthenticated_http2: true,
             authentication: AuthenticationOptions::default(),
             authorization: AuthorizationOptions::default(),
             user_agent: concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")).into(),
@@ -60,7 +60,7 @@ pub struct TlsOptions {
     pub key_file: Option<PathBuf>,
     /// `--tls-sni-cert-key`: pairs for certain hosts, as `cert,key` or `cert,key:host,host`. Reloaded when they change.
     pub sni: Vec<String>,
-    /// `--cert-dir`: stores a self-signed pair as `<pair_name>.crt` and `.key`; `None`: it stays in memory.
+    /// `--cert-dir`: stores a self-signed pair as `<pair_name>.crt` and `.key`; `None`: the pair stays in memory.
     pub cert_dir: Option<PathBuf>,
     /// The name of a stored pair.
     pub pair_name: String,
@@ -79,7 +79,7 @@ pub struct AuthenticationOptions {
     pub kubeconfig: Option<PathBuf>,
     /// `--authentication-skip-lookup`: do not read authorities from the cluster.
     pub skip_lookup: bool,
-    /// `--authentication-tolerate-lookup-failure`: start even if they cannot be read.
+    /// `--authentication-tolerate-lookup-failure`: start even if the authorities in the cluster cannot be read.
     pub tolerate_lookup_failure: bool,
     /// `--authentication-token-webhook-cache-ttl`.
     pub token_ttl: Duration,

@@ -25,13 +25,13 @@ const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 /// The reason why a certificate is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PeerError {
-    /// It is not, or no longer, signed by a trusted authority for this use.
+    /// No trusted authority has signed the certificate for this use, or it is not valid now.
     #[error("the client certificate is not valid: {0}")]
     Untrusted(String),
-    /// Its subject cannot be read.
+    /// The subject of the certificate cannot be read.
     #[error("the subject of the client certificate cannot be read")]
     Subject,
-    /// It contains more than one uid, or an empty one.
+    /// The subject contains more than one uid, or an empty one.
     #[error("the subject of the client certificate has more than one uid, or an empty one")]
     Uid,
 }
@@ -176,7 +176,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// Accepts any client certificate whose key the client has; it is verified with each request.
+/// Accepts any client certificate whose key the client has; the certificate is verified with each request.
 #[derive(Debug)]
 pub(super) struct AnyClientCertificate {
     pub(super) provider: Arc<CryptoProvider>,

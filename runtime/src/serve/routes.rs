@@ -45,16 +45,16 @@ pub struct ServedContent {
     /// Pages that controllers added.
     pub pages: Vec<Page>,
     /// The runtime on which metrics, diagnostics and pages of controllers are rendered: they wait for locks that
-    /// controllers hold, and probes must not. `None`: that of the server.
+    /// controllers hold, and probes must not. `None`: the server's runtime.
     pub page_runtime: Option<Handle>,
-    /// `/debug/flags/v`; `None` if disabled. Upstream: with --profiling=false.
+    /// `/debug/flags/v`; `None` with --profiling=false, as in upstream.
     pub set_verbosity: Option<SetVerbosity>,
 }
 
 /// A response, and the handling of its connection.
 pub(super) struct Reply {
     pub(super) response: FullResponse,
-    /// The client is not authenticated: its connection may be closed after the response.
+    /// The connection may be closed after the response: the client is not authenticated, or not yet.
     pub(super) closes: bool,
 }
 
@@ -198,8 +198,8 @@ fn accept(headers: &HeaderMap) -> &str {
     headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default()
 }
 
-/// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It reads
-/// only memory and does not wait.
+/// Returns the diagnostics page: as HTML if the query or the `Accept` header requests it, otherwise as JSON. It does no
+/// IO, but takes locks that controllers hold for a short time.
 fn explain(explainer: &Explainer, pairs: &[(String, String)], headers: &HeaderMap) -> FullResponse {
     let value = |wanted: &str| pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     let form = match value("format") {

@@ -1,9 +1,9 @@
 //! Connection slots. If all slots are taken, a new connection evicts one that serves no authorized request.
 //!
-//! Otherwise a few hundred connections, which need no credentials, would block the kubelet's probes until the kubelet
-//! restarts the manager: idle ones, and those whose requests wait for the review of invented tokens. The network with
-//! the most connections loses its oldest, so that a client that opens thousands of them evicts only its own. Upstream
-//! has no limit of connections.
+//! Without evictions, a few hundred connections without credentials would block the kubelet's probes until the kubelet
+//! restarts the manager: idle connections, and connections whose requests wait for the review of invented tokens. The
+//! oldest connection of the network with the most connections is evicted, so that a client that opens thousands of
+//! connections evicts only its own. Upstream has no limit of connections.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Number of connections of the same host up to which those of all others are evicted first: probes and proxies of the
-/// host need no more, and a local process with hundreds of them gets no advantage.
+/// Number of connections from this host up to which connections from other networks are evicted first. Probes and
+/// proxies of the host need no more, and a local process with hundreds of connections gets no advantage.
 const PROTECTED_OF_HOST: usize = 16;
 
 /// The connection slots of a server.
@@ -79,8 +79,8 @@ impl ConnectionSlots {
 }
 
 impl Taken {
-    /// Returns the connection to evict: the oldest of the network with the most connections. Those of this host, from
-    /// which the kubelet may probe, come last.
+    /// Returns the connection to evict: the oldest of the network with the most connections. Connections from this
+    /// host, such as probes of the kubelet, come last.
     fn victim(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for occupant in self.slots.values() {

@@ -14,7 +14,7 @@ use webpki::EndEntityCert;
 
 use super::peer;
 
-/// A pair of files for certain names.
+/// The files of a certificate and its key, for certain names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedFiles {
     pub(super) certificate: PathBuf,
@@ -42,7 +42,7 @@ impl NamedFiles {
 pub(super) struct ByName(HashMap<String, Arc<CertifiedKey>>);
 
 impl ByName {
-    /// Creates the map from pairs with the names given for them. A given name takes precedence over one from a
+    /// Creates the map from pairs with the names given for them. A given name takes precedence over a name in a
     /// certificate, an earlier pair over a later one.
     pub(super) fn new(pairs: &[(&[String], Arc<CertifiedKey>)]) -> Self {
         let mut found = HashMap::new();

@@ -120,7 +120,7 @@ async fn probe_is_answered_while_all_connections_wait_for_reviews() {
         let client = bed.connect().await;
         crowd.push((send_invented_tokens(&client, of, 2), client));
     }
-    // All of their requests have begun.
+    // After the pause, all of these requests have begun.
     sleep(Duration::from_millis(200)).await;
     let probe = async {
         let mut client = bed.connect().await;

@@ -91,8 +91,8 @@ impl Settings {
         Ok(Self { provider: Arc::new(provider), versions, http1_only })
     }
 
-    /// Returns the configurations with certificates; `subjects` are the authorities named to clients, `None` requests
-    /// no certificate.
+    /// Returns the configurations with certificates; `subjects` are the authorities that are named to clients, `None`
+    /// requests no certificate.
     fn configs(&self, keys: &Keys, subjects: Option<Vec<DistinguishedName>>) -> Result<Configs, rustls::Error> {
         let builder =
             ServerConfig::builder_with_provider(self.provider.clone()).with_protocol_versions(self.versions)?;

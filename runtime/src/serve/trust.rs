@@ -67,8 +67,8 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Reads all sources for the first time. A file must be readable; the cluster's settings of front proxies must be,
-    /// unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
+    /// Reads all sources for the first time. Files must be readable, and so must the cluster's settings of front
+    /// proxies, unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
     pub(super) async fn new(
         options: &AuthenticationOptions,
         reviewer: Option<Arc<Reviewer>>,
@@ -124,7 +124,7 @@ impl Trust {
     /// Reads the files again, and with `lookup` the ConfigMap. Returns true if anything changed.
     ///
     /// # Errors
-    /// When a source cannot be read; it keeps its state, the others are updated.
+    /// When a source cannot be read. That source keeps its state, and all others are updated.
     pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
         let old = self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone();
         let mut problems = Vec::new();
@@ -141,7 +141,8 @@ impl Trust {
             [(&self.client_ca_file, &mut new.clients), (&self.request_header.client_ca_file, &mut new.front_proxy)]
         {
             let Some(file) = file else { continue };
-            // On another thread: a file system that hangs must not stop this one, which renews the Lease.
+            // The read runs on another thread: a file system that hangs must not block this thread, which renews the
+            // Lease.
             match tokio::fs::read(file).await {
                 Ok(pem) => *text = Some(pem),
                 Err(error) => problems.push(format!("{}: {error}", file.display())),
@@ -321,7 +322,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo");
         assert!(made.success(), "{made}");
         let second = std::time::Duration::from_secs(1);
-        // Ends the wait of the reader: after the test, or if it blocks this thread.
+        // Ends the wait of the reader after the test, or if the reader blocks this thread.
         let (ended, end) = std::sync::mpsc::channel::<()>();
         let writer = std::thread::spawn(move || {
             let _ = end.recv_timeout(second * 10);

@@ -15,7 +15,7 @@ use crate::wake::Wake;
 #[must_use]
 #[derive(Debug)]
 pub enum Cached<K> {
-    /// The cache lacks an earlier write. The key is requeued when the cache contains it.
+    /// The cache lacks an earlier write. The key is requeued when the cache contains the write.
     Lagging,
     /// There is no such object.
     Absent,

@@ -23,11 +23,11 @@ use crate::stale;
 use crate::wake::Wake;
 pub use cached::Cached;
 use indexed::Indexed;
-pub use progress::Progress;
+pub use progress::{Progress, WriteVersion};
 use undecodable::Undecodable;
 
-/// A declared way to look up records other than by name: `keys` yields the hash of each value under which a record is
-/// found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
+/// A way to look up records by other values than their names: `keys` yields the hash of each value under which a record
+/// is found. Collisions are possible but very unlikely; callers that need an exact match must compare the value.
 #[derive(Debug)]
 pub struct Index<K: 'static> {
     /// Unique among the kind's indexes.
@@ -65,8 +65,8 @@ pub const fn by_controller<K: Kind>() -> Index<K> {
     }
 }
 
-/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not count:
-/// any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
+/// Returns the index key of all objects of one controller in its namespace. References from other namespaces do not
+/// count: any tenant may write them. Upstream: pkg/controller, PodControllerIndexKey.
 pub fn owned_by(namespace: &str, controller: &Uid) -> u64 {
     index_key(("owned", namespace, controller))
 }
@@ -100,10 +100,10 @@ pub struct Store<K: Kind> {
     subscribers: RwLock<Arc<[Subscriber<K>]>>,
     /// Objects on the server that could not be decoded.
     undecodable: Undecodable,
-    /// The memory of all records, as far as their kind limits it.
+    /// The memory of all records, if the store of this kind is limited ([`Kind::limited_bytes`]); otherwise zero.
     bytes: AtomicUsize,
     /// Versions that this process has written and the watch has not delivered yet.
-    written: Mutex<HashMap<ObjectKey, u64>>,
+    written: Mutex<HashMap<ObjectKey, WriteVersion>>,
     /// Objects with a write in progress, and the waiters for its end.
     in_progress: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
 }
@@ -112,8 +112,8 @@ pub struct Store<K: Kind> {
 /// awaited are removed.
 const WRITTEN_SWEEP_SIZE: usize = 64;
 
-/// A write to an object in progress; the next one may begin when this is dropped. Hold it until the version of the
-/// response was passed to [`Store::wrote`].
+/// The only write to an object that is in progress; the next one may begin when this is dropped. Keep it until the
+/// version of the response was passed to [`Store::wrote`].
 #[must_use = "dropping it ends the write"]
 pub struct WriteInProgress<'a, K: Kind> {
     store: &'a Store<K>,
@@ -152,12 +152,12 @@ impl<K: Kind> Store<K> {
         &self.progress
     }
 
-    /// Returns the record of this name.
+    /// Returns the record with this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.noting_stale(self.read(|records| records.get(&key.namespace, &key.name)))
     }
 
-    /// Returns the record of this name if it still has this uid.
+    /// Returns the record with this name if it still has this uid.
     pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
         let record = self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid);
         self.noting_stale(record)
@@ -197,19 +197,19 @@ impl<K: Kind> Store<K> {
         self.noting_stale(self.read(|records| records.iter().cloned().collect::<Vec<_>>()))
     }
 
-    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the first
-    /// such record.
+    /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
+    /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
-        let mut visited = Vec::new();
+        let mut stale_records = Vec::new();
         let is_found = self.read(|records| {
             records.iter().any(|record| {
                 if !self.undecodable.is_empty() && self.undecodable.contains(&record.meta().key()) {
-                    visited.push(record.clone());
+                    stale_records.push(record.clone());
                 }
                 matches(record)
             })
         });
-        self.noting_stale(visited);
+        self.noting_stale(stale_records);
         is_found
     }
 
@@ -224,18 +224,19 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns the number of objects on the server that could not be decoded. While there are any, nothing may be
-    /// deleted because something is missing here.
+    /// deleted because an object is missing in this store.
     pub fn undecodable(&self) -> usize {
         self.undecodable.len()
     }
 
-    /// Returns the number of those objects in a namespace. Decisions in other namespaces do not depend on them.
+    /// Returns the number of undecodable objects in a namespace. Decisions in other namespaces do not depend on them.
     pub fn undecodable_in(&self, namespace: &str) -> usize {
         self.undecodable.count(|key| *key.namespace == *namespace)
     }
 
     /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
-    /// decoded. The Writer refuses deletions in its namespace by a reconcile that has read it.
+    /// decoded. A reconcile that has read such a record cannot delete anything in the record's namespace: the Writer
+    /// refuses.
     pub fn is_stale(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
@@ -265,10 +266,9 @@ impl<K: Kind> Store<K> {
         if self.progress.version() < version && self.get(key).is_none_or(|record| record.meta().version < version) {
             // An object that was deleted before its write arrived here leaves its entry behind.
             if written.len() >= WRITTEN_SWEEP_SIZE && written.len().is_power_of_two() {
-                let reached = self.progress.version();
-                written.retain(|_, version| *version > reached);
+                written.retain(|_, version| !self.progress.contains(version));
             }
-            written.insert(key.clone(), version);
+            written.insert(key.clone(), self.progress.written(version));
         }
     }
 
@@ -306,8 +306,8 @@ impl<K: Kind> Store<K> {
 
     /// Returns the version of an object that this process wrote and that the watch has not delivered yet.
     fn awaited(&self, key: &ObjectKey) -> Option<u64> {
-        let version = *lock(&self.written).get(key)?;
-        (self.progress.version() < version).then_some(version)
+        let written = *lock(&self.written).get(key)?;
+        (!self.progress.contains(&written)).then(|| written.version())
     }
 
     /// Handles the replacement of the server's history by an older one, in which this version was listed: versions that
@@ -319,7 +319,7 @@ impl<K: Kind> Store<K> {
 
     fn forget_written(&self, key: &ObjectKey, version: u64) {
         let mut written = lock(&self.written);
-        if written.get(key).is_some_and(|awaited| *awaited <= version) {
+        if written.get(key).is_some_and(|awaited| awaited.version() <= version) {
             written.remove(key);
         }
     }
@@ -328,8 +328,8 @@ impl<K: Kind> Store<K> {
         read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls `subscriber` for each change, in order, after the store contains it. It must not block: it maps a change
-    /// to queue keys. A subscriber that is added after the watch has started misses earlier changes.
+    /// Calls `subscriber` for each change, in order, after the store contains it. The subscriber must not block: it
+    /// maps a change to queue keys. A subscriber that is added after the watch has started misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
@@ -377,12 +377,13 @@ impl<K: Kind> Store<K> {
         self.undecodable.add(key)
     }
 
-    /// Returns true if the API server has an object of this name, decodable or not, as far as the watch knows.
+    /// Returns true if the API server has an object with this name, decodable or not, according to the watch.
     pub(crate) fn contains(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) || self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
-    /// Returns the memory of all records, as far as their kind limits it ([`Kind::limited_bytes`]).
+    /// Returns the memory of all records in bytes, if the store of this kind is limited ([`Kind::limited_bytes`]);
+    /// otherwise zero.
     pub(crate) fn limited_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

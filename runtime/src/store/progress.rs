@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use crate::lock::lock;
 use crate::metrics::histogram;
@@ -27,11 +28,74 @@ pub struct Progress {
 /// Upper bounds of the time to apply an event in seconds. Upstream: component-base, metrics/prometheus/clientgo/fifo.
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-#[derive(Default)]
+/// A watch that is alive this long after a write delivers no event of it any more: its version belongs to a history of
+/// the server that was replaced, or a server has invented it.
+const WRITES_EXPIRE: Duration = Duration::from_secs(5 * 60);
+
+/// Maximum time from the restore of a server's storage to its detection by a watch.
+const RESTORE_DETECTED: Duration = Duration::from_secs(30);
+
 struct State {
     version: u64,
     history: u64,
+    /// The last time that the history was replaced.
+    replaced: Instant,
+    /// The last time that the watch delivered a version.
+    advanced: Instant,
     waiters: BTreeMap<u64, Vec<Wake>>,
+    /// The number of times that callbacks ran although their version was not reached.
+    early_wakes: u64,
+    /// The last time that overdue callbacks were searched.
+    swept: Instant,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        let now = Instant::now();
+        let (version, history, early_wakes) = (0, 0, 0);
+        Self { version, history, replaced: now, advanced: now, waiters: BTreeMap::new(), early_wakes, swept: now }
+    }
+}
+
+impl State {
+    /// Removes the callbacks that are overdue, and returns them. Searches for them once in [`WRITES_EXPIRE`].
+    fn take_overdue(&mut self, now: Instant) -> Vec<Wake> {
+        if now.duration_since(self.swept) < WRITES_EXPIRE {
+            return Vec::new();
+        }
+        self.swept = now;
+        let mut overdue = Vec::new();
+        self.waiters.retain(|_, waiting| {
+            overdue.extend(waiting.extract_if(.., |wake| now.duration_since(wake.created()) >= WRITES_EXPIRE));
+            !waiting.is_empty()
+        });
+        self.early_wakes += u64::from(!overdue.is_empty());
+        overdue
+    }
+}
+
+/// The version of a write, and the history of the server to which it belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteVersion {
+    version: u64,
+    history: u64,
+    /// The time at which the response was received.
+    at: Instant,
+    /// The watch had reached the version by then: either it was faster than the response, or the version belongs to a
+    /// history that the watch does not know yet.
+    was_reached: bool,
+}
+
+impl WriteVersion {
+    /// Returns the version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns true if this write is not older than another one of the same kind.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self.history == other.history && self.version >= other.version
+    }
 }
 
 impl Default for Progress {
@@ -59,7 +123,35 @@ impl Progress {
         lock(&self.state).history
     }
 
-    /// Runs `wake` once the version is reached; immediately, if it is reached already. Returns true if it was.
+    /// Returns the version of a write whose response was just received.
+    pub fn written(&self, version: u64) -> WriteVersion {
+        let state = lock(&self.state);
+        WriteVersion { version, history: state.history, at: Instant::now(), was_reached: version <= state.version }
+    }
+
+    /// Returns true if the store contains a write, or the write will never arrive.
+    ///
+    /// It never arrives if the history to which its version belongs was replaced. Only a write to the new history that
+    /// was recorded before the watch has noticed that is still awaited.
+    pub fn contains(&self, write: &WriteVersion) -> bool {
+        let state = lock(&self.state);
+        let is_of_new_history = state.history == write.history + 1
+            && write.was_reached
+            && state.replaced.duration_since(write.at) < RESTORE_DETECTED;
+        write.version <= state.version
+            || state.history != write.history && !is_of_new_history
+            || state.advanced >= write.at + WRITES_EXPIRE
+    }
+
+    /// Returns the number of times that callbacks ran although their version was not reached: keys that still wait have to
+    /// register again.
+    pub(crate) fn early_wakes(&self) -> u64 {
+        lock(&self.state).early_wakes
+    }
+
+    /// Runs `wake` once the version is reached. If it is reached already, runs `wake` immediately and returns true.
+    /// `wake` also runs when the version may never be reached: after minutes in which the watch was alive, or when the
+    /// server's history is replaced.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         let mut state = lock(&self.state);
@@ -74,7 +166,7 @@ impl Progress {
         true
     }
 
-    /// Waits until the version is reached, or the versions restart. A wait that is dropped leaves no waiter behind.
+    /// Waits until the version is reached, or may never be reached. A wait that is dropped leaves no waiter behind.
     pub async fn reached(&self, version: u64) {
         static NEXT_WAIT: AtomicU64 = AtomicU64::new(0);
         let (advanced, wait) = oneshot::channel::<()>();
@@ -147,19 +239,22 @@ impl Progress {
         self.synced.send_replace(true);
     }
 
-    /// Advances to a version and wakes its waiters.
+    /// Advances to a version, and wakes its waiters and those that are overdue.
     pub(crate) fn advance(&self, version: u64) {
-        let reached = {
+        let now = Instant::now();
+        let (reached, overdue) = {
             let mut state = lock(&self.state);
             state.version = state.version.max(version);
-            if state.waiters.first_key_value().is_none_or(|(first, _)| *first > state.version) {
+            state.advanced = now;
+            if state.waiters.is_empty() {
                 return;
             }
             let later = state.version + 1;
             let later = state.waiters.split_off(&later);
-            std::mem::replace(&mut state.waiters, later)
+            let reached = std::mem::replace(&mut state.waiters, later);
+            (reached, state.take_overdue(now))
         };
-        reached.into_values().flatten().for_each(Wake::run);
+        reached.into_values().flatten().chain(overdue).for_each(Wake::run);
     }
 
     /// Restarts at a version that may be older, because the server's history was replaced. Waiters are woken, because
@@ -169,6 +264,9 @@ impl Progress {
             let mut state = lock(&self.state);
             state.version = version;
             state.history += 1;
+            state.replaced = Instant::now();
+            state.advanced = state.replaced;
+            state.early_wakes += 1;
             std::mem::take(&mut state.waiters)
         };
         waiters.into_values().flatten().for_each(Wake::run);

@@ -49,7 +49,7 @@ fn delivered() -> (Store<Thing>, ObjectKey, Woken) {
 }
 
 #[tokio::test]
-async fn reconcile_that_reads_a_stale_record_knows_it() {
+async fn reconcile_that_reads_a_stale_record_is_marked() {
     type Read = fn(&Store<Thing>);
     let index: Index<Thing> = by_namespace();
     let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, vec![index]);

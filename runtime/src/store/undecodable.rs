@@ -8,7 +8,7 @@ use kinds::meta::ObjectKey;
 
 use crate::lock::lock;
 
-/// Maximum size of all keys, in bytes. An aggregated API decides how many there are, and how long.
+/// Maximum size of all keys, in bytes. An aggregated API determines their number and length.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Memory of a key in addition to its texts, in bytes.

@@ -45,9 +45,9 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 }
 
 /// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
-/// true. Returns false as soon as the watch shows one for which `is_kept` holds, or if it cannot be decided because
-/// objects of the kind are undecodable. Does not return while the watch is stalled, or while another object still
-/// exists.
+/// true. Returns false as soon as the watch shows an object for which `is_kept` holds, or if no decision is possible
+/// because objects of the kind are undecodable. Does not return while the watch is stalled, or while another object
+/// still exists.
 pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {

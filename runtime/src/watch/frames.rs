@@ -12,8 +12,8 @@ use super::json;
 /// Maximum size of a frame in bytes, far above that of any object (etcd accepts 1.5 MB): a longer frame is damaged.
 pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// Maximum time from the first to the last byte of a frame, or of an object of a list. A proxy or server that sends a byte
-/// now and then is not silent, but would stop the kind forever.
+/// Maximum time from the first to the last byte of a frame, or of an object of a list. A proxy or server that sends a
+/// byte now and then is not silent, but would stop the kind forever.
 pub(super) const MAX_FRAME_TIME: Duration = Duration::from_secs(60);
 
 /// The reason why a body could not be read.

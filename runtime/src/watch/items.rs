@@ -181,7 +181,7 @@ mod tests {
         status.put_message(METADATA, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "42"));
         status.put_str(2, "Failure");
         let read = read(&wrap_as("v1", "Status", &status), 100).map_err(|error| error.to_string());
-        assert_eq!(read, Err("not a list: kind is Status, which is no list".to_owned()));
+        assert_eq!(read, Err("not a list: kind is Status, which is not a list".to_owned()));
     }
 
     fn body(items: &[Vec<u8>]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Watches and lists in JSON, converted to the layout of protobuf, so that one loop reads both.
+//! Watches and lists in JSON, converted to the layout of protobuf, so that one loop reads both formats.
 //!
 //! Field 1 is the object's metadata, as in every kind, reduced to the parts that the loop needs; field 2 is the JSON,
 //! from which [`typed_object`] reads the whole object.

@@ -1,7 +1,7 @@
 //! The permission to list a kind. Few kinds are listed at the same time, to limit the API server's load.
 //!
 //! A list keeps its permit only while data arrives. An aggregated API may respond after a minute, byte by byte, or
-//! never, and has any number of kinds: those of other APIs must not wait for them.
+//! never, and has any number of kinds: lists of other APIs must not wait for these.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// A list without data for this time does not load the server: another list may begin.
+/// Time without data after which a list does not load the server, so that another one may begin.
 const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a list delays other lists.

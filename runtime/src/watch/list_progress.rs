@@ -1,7 +1,7 @@
 //! The progress of one list of a kind, and its limits.
 //!
-//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails, and the cache loses
-//! what the list has added, so that the next one begins with as much memory.
+//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. What it has added
+//! to the cache is removed, so that the next list starts with the same amount of free memory.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::store::Store;
 /// Maximum number of pages: five million objects in pages of 100.
 const MAX_PAGES: usize = 50_000;
 
-/// Maximum time of a list, or of one page. An API server ends a list after a minute, and the watch that a list is streamed
-/// by after ten.
+/// Maximum time of a list, or of one page. An API server ends a list after one minute, and a watch that streams a list
+/// after ten.
 const MAX_TIME: Duration = Duration::from_secs(900);
 
 /// Maximum number of objects, far above what an API server can store of one kind.
@@ -27,8 +27,8 @@ const MAX_OBJECTS: usize = 5_000_000;
 /// Maximum size of all objects in bytes: twice the largest storage that etcd recommends.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// Maximum memory of the records of a kind whose size an aggregated API decides, in bytes: some five million objects of
-/// usual size.
+/// Maximum memory of the records of a kind whose size an aggregated API decides, in bytes: about five million objects
+/// of usual size.
 const MAX_RECORD_BYTES: usize = 2 << 30;
 
 /// The limits of lists and caches.
@@ -47,14 +47,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Limits for tests, so that they end soon.
+    /// Low limits for tests, so that lists exceed them soon.
     #[cfg(test)]
     pub(super) fn small() -> Self {
         Self { pages: 20, objects: 1000, bytes: 1 << 20, record_bytes: 100 << 10 }
     }
 
-    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether the
-    /// server really has as many objects.
+    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether
+    /// the server really has as many objects.
     pub(super) fn check_watched<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
         if store.limited_bytes() > self.record_bytes {
             return Err(WatchError::TooLarge("the records of the kind take too much memory"));
@@ -75,7 +75,7 @@ pub(super) struct ListProgress {
     pages: usize,
     objects: usize,
     bytes: u64,
-    /// The begin of the list, or of its page.
+    /// The start of the list, or of its current page.
     begun: Instant,
 }
 
@@ -112,7 +112,7 @@ impl ListProgress {
         if self.bytes > self.limits.bytes {
             return Err(WatchError::TooLarge("the objects of the list are too large"));
         }
-        // While previous objects are still in the cache, which may have the maximum size, the list may need as much.
+        // The cache may contain previous objects of the maximum size in addition to those of the list.
         if store.limited_bytes() > 2 * self.limits.record_bytes {
             return Err(WatchError::TooLarge("the records of the list take too much memory"));
         }

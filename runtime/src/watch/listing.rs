@@ -1,4 +1,4 @@
-//! The form in which a kind is listed, and the fallback when the server cannot do it in that form.
+//! The form in which a kind is listed, and the fallback if the server does not support that form.
 
 use super::frames::FrameError;
 use super::request::WatchError;
@@ -54,7 +54,7 @@ impl Listing {
     /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
     pub fn failed(&mut self, error: &WatchError) -> Retry {
         if self.form() != ListForm::Streamed {
-            // An error that all forms would have had is not evidence for or against the form that failed before.
+            // An error that would occur in any form does not count as a failure of this form.
             self.has_failed |= !would_fail_in_any_form(error);
             return Retry::Later;
         }

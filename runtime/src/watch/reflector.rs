@@ -1,9 +1,10 @@
 //! The loop that keeps one store equal to the API server.
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
-//! failed or silent watch continues from the last version. Only if the server no longer has that version, the kind is
-//! relisted in its newest state: the store never returns to an older one. After every irregular end of a watch the loop
-//! checks whether the server's state is older than before (its storage was restored); if so, it logs that and relists.
+//! failed or silent watch continues from the last version. If the server no longer has that version, the kind is
+//! relisted in its newest state: the store never returns to an older state. After every irregular end of a watch the
+//! loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
+//! relists.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,10 +35,10 @@ use crate::lock::lock;
 use crate::store::Store;
 use crate::text::shortened;
 
-/// A watch that ends sooner than this is irregular and must not be reopened immediately.
+/// Duration up to which the end of a watch is irregular, so that it must not be reopened immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// Slightly less than the minimum duration that is requested for a watch. If one ends sooner, its server may have
+/// Slightly less than the minimum duration that is requested for a watch. If a watch ends sooner, its server may have
 /// failed and lost state.
 const REGULAR_WATCH: Duration = Duration::from_secs(295);
 
@@ -56,8 +57,8 @@ const MAX_KEY_BYTES: usize = 512;
 
 /// Keeps one store up to date until it is dropped.
 ///
-/// There is one for each kind, and most of the time it waits for the next event of its watch. The futures of requests
-/// are several times larger than that wait, and are therefore on the heap only while they run.
+/// There is one reflector for each kind, which waits for the next event of its watch most of the time. The futures of
+/// requests are several times larger than the future of that wait, and are therefore on the heap only while they run.
 pub struct Reflector<K: Kind> {
     pub clients: Arc<Clients>,
     pub scope: Scope,
@@ -93,7 +94,7 @@ impl<K: Kind> Reflector<K> {
         self
     }
 
-    /// Sends all records to the subscribers again after each period; never if it is zero.
+    /// Sends all records to the subscribers again after each period; never if the period is zero.
     pub fn resyncing(self, period: Duration) -> Self {
         Self { resync: Resync::new(period), ..self }
     }
@@ -393,14 +394,15 @@ impl<K: Kind> Reflector<K> {
         }
     }
 
-    /// Reads an event. Objects of another kind are an error: of such an object, some other field would be read as a name.
+    /// Reads an event. Objects of another kind are an error: of such an object, some other field would be read as a
+    /// name.
     fn expected_event<'a>(&self, frame: &'a [u8]) -> Result<WatchEvent<'a>, WatchError> {
         let event = watch_event(frame)?;
         let (WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_)) = event else { return Ok(event) };
         let expected = match self.scope.form {
             Form::Protobuf => self.scope.resource.kind,
             Form::Metadata => "PartialObjectMetadata",
-            // It has no envelope.
+            // JSON has no envelope with a kind.
             Form::Json => return Ok(event),
         };
         match envelope::event_kind(frame) {
@@ -454,9 +456,9 @@ impl<K: Kind> Reflector<K> {
 /// The limit of logged objects that cannot be decoded: an aggregated API may send any number of them.
 #[derive(Debug)]
 struct LogLimit {
-    /// The begin of the current minute.
+    /// The start of the current minute.
     since: Instant,
-    /// Lines that were logged in it.
+    /// Lines that were logged in the current minute.
     lines: u32,
 }
 

@@ -172,7 +172,7 @@ impl<K: Kind> AnyNeed for Need<K> {
     }
 }
 
-/// Waits until a kind is served. Until then it has no objects, and its store counts as complete.
+/// Waits until a kind is served. Until then the kind has no objects, and its store counts as complete.
 async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
     loop {
         match serves(clients, &K::RESOURCE).await {
@@ -195,7 +195,7 @@ async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
 pub struct Reads(HashSet<TypeId>);
 
 impl Reads {
-    /// Returns the union of both.
+    /// Returns the kinds of `self` and of `other`.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
@@ -240,7 +240,7 @@ impl Builder {
 
     /// Like [`Builder::need`], for a user that reads the store only occasionally: the store may lag behind the server
     /// by up to `lag`, unless another user needs the kind sooner. Frequent changes of a kind are then applied in
-    /// batches, which costs a fraction of waking up for each.
+    /// batches, which costs a fraction of a wake-up for each change.
     pub fn need_lagging<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
         self.entry::<K>().is_required = true;
         self.add_need(sections, indexes, lag)

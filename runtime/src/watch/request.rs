@@ -17,7 +17,7 @@ use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
 use crate::text::percent_encode;
 
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
-/// Metadata instead of whole objects; resources that are not available as protobuf are not watched.
+/// The media type of metadata instead of whole objects; resources that are not available as protobuf are not watched.
 const METADATA_STREAM: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1;stream=watch";
 /// Objects per page if the server does not support streaming lists.
@@ -79,7 +79,7 @@ impl WatchError {
         }
     }
 
-    /// Returns true if the server does not support streaming lists (an old one, or the feature is off).
+    /// Returns true if the server does not support streaming lists (it is an old server, or the feature is off).
     pub fn is_streaming_unsupported(&self) -> bool {
         matches!(self, Self::Refused(status) if matches!(status.code, 400 | 406 | 422))
     }
@@ -229,7 +229,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns true if the server serves a resource in this version.
 ///
 /// # Errors
-/// When it does not respond, even after a while.
+/// When the server does not respond within ten seconds.
 pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, WatchError> {
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
     let uri = format!("{root}{}", resource.api_version());

@@ -1,9 +1,9 @@
 //! Periodic resync: subscribers receive every record again, as if it had been updated without a change.
 //!
-//! It repairs omissions of a controller, for example because a subscriber missed a change by a panic. The records
-//! are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor fills all
-//! queues immediately. Upstream: client-go tools/cache, sharedProcessor.resync; cmd/kube-controller-manager/app,
-//! ResyncPeriod.
+//! It repairs omissions of a controller, for example after a subscriber has missed a change because of a panic. The
+//! records are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor
+//! fills all queues immediately. Upstream: client-go tools/cache, sharedProcessor.resync;
+//! cmd/kube-controller-manager/app, ResyncPeriod.
 
 use std::time::Duration;
 

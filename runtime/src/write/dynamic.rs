@@ -17,11 +17,11 @@ const LIST_OR_STATUS: &str =
 /// The handling of an object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They are kept and lose their owner reference.
+    /// The dependents are kept and lose their owner reference.
     Orphan,
-    /// They are deleted after the object.
+    /// The dependents are deleted after the object.
     Background,
-    /// They are deleted before the object.
+    /// The dependents are deleted before the object.
     Foreground,
 }
 
@@ -139,7 +139,7 @@ impl Writer {
     /// kubelet.
     ///
     /// # Errors
-    /// A conflict when the object is another one.
+    /// A conflict if the object has another uid.
     pub async fn delete_immediately(&self, resource: &Resource, key: &ObjectKey, uid: &Uid) -> Result<(), WriteError> {
         let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid.to_string() } });
         self.send_deletion(path::object(resource, key, None)?, options).await

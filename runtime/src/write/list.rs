@@ -30,7 +30,7 @@ impl PageSize {
     /// For pages of metadata. The number of objects is not limited: a Job may have 100,000 pods.
     pub const METADATA: Self = Self(1000);
 
-    /// Halves the size; returns false if it is one already.
+    /// Halves the size; returns false if it is 1 already.
     fn halve(&mut self) -> bool {
         let can_halve = self.0 > 1;
         self.0 = (self.0 / 2).max(1);
@@ -45,20 +45,20 @@ impl Default for PageSize {
     }
 }
 
-/// Maximum time of a list that is read as a whole: many times the duration of the largest one at the default rate
+/// Maximum time of a list that is read as a whole: many times the duration of the largest list at the default rate
 /// limit.
 const MAX_LIST_TIME: Duration = Duration::from_secs(600);
 
-/// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token again and
-/// again. A worker that waited for the end would be lost.
+/// Returns the error of a list whose pages never end: some aggregated APIs return the same continue token repeatedly. A
+/// worker that waits for the end would never return.
 fn endless(resource: &Resource) -> DecodeError {
     DecodeError::field("continue", format!("does not lead to the end of the list of {}", resource.plural))
 }
 
-/// Maximum size of the metadata that is kept of a list, in bytes: about 400,000 objects with labels and an owner.
+/// Maximum size of the metadata of a list in memory, in bytes: about 400,000 objects with labels and an owner.
 ///
-/// Without it, an aggregated API whose pages always name a next one could fill the memory before the list's time is
-/// over.
+/// Without this limit, an aggregated API whose every page names a next page could fill the memory within
+/// [`MAX_LIST_TIME`].
 const MAX_METADATA_BYTES: usize = 256 << 20;
 
 /// Returns the memory that an object's metadata takes at most, from its encoding. An element of a list takes memory
@@ -114,7 +114,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// The pages of the metadata of a namespace's objects, or with an empty namespace of all, that match a label selector.
+    /// Returns the pages of a list of metadata: of the objects that match a label selector, in a namespace, or in all
+    /// namespaces if `namespace` is empty.
     fn of_metadata(resource: &Resource, namespace: &str, selector: &str) -> Result<Self, WriteError> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let collection = super::path::collection(resource, namespace)?;
@@ -124,8 +125,8 @@ impl Pages {
 }
 
 impl Writer {
-    /// Reads from the API server the metadata of the objects of a namespace, or with an empty namespace of all, that match
-    /// a label selector, and the version of the list.
+    /// Reads from the API server the metadata of the objects that match a label selector, in a namespace, or in all
+    /// namespaces if `namespace` is empty. Returns it with the version of the list.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, the pages never end, or the metadata takes more than 256 MiB.
@@ -149,7 +150,7 @@ impl Writer {
     }
 
     /// Reads the metadata of all objects of a namespace from the API server page by page, and passes each to `visit` as
-    /// an encoded ObjectMeta. Nothing is kept, so that their number is not limited.
+    /// an encoded ObjectMeta. Nothing is kept, so that the number of objects is not limited.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, or the pages never end.
@@ -191,8 +192,8 @@ impl Writer {
         Ok(page.next.to_owned())
     }
 
-    /// Reads all objects of a namespace, or with an empty namespace all of the kind, from the API server page by page,
-    /// and passes each to `visit`, without its envelope.
+    /// Reads all objects of a namespace, or of all namespaces if `namespace` is empty, from the API server page by
+    /// page, and passes each object to `visit`, without its envelope.
     ///
     /// # Errors
     /// When a request fails, a page cannot be decoded, or the pages never end.
@@ -239,7 +240,8 @@ impl Writer {
         }
     }
 
-    /// Reads the page that a token names; the first one if it is empty. Reads smaller pages if it is too long.
+    /// Reads the page that a token names, or the first page if the token is empty. Reduces the page size if the page is
+    /// too long.
     async fn read_page(&self, pages: &mut Pages, token: &str) -> Result<ObjectResponse, WriteError> {
         loop {
             let mut path = format!("{}limit={}", pages.collection, pages.size.0);
@@ -261,8 +263,8 @@ impl Writer {
         Ok(parse_version(&self.latest_version_text(resource).await?)?)
     }
 
-    /// Reads the version that the API server has reached for a resource, as it has written it: that of an aggregated
-    /// API need not be a number. If the resource is namespaced, the response contains no objects.
+    /// Reads the version that the API server has reached for a resource, as it has written it: the version of an
+    /// aggregated API need not be a number. If the resource is namespaced, the response contains no objects.
     ///
     /// # Errors
     /// When the request fails or the response cannot be decoded.

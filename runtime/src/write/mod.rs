@@ -106,7 +106,8 @@ impl WriteError {
     }
 
     /// Returns true if the object no longer exists, even if another one has its name now. A conflict alone does not
-    /// prove that: the server also returns one when other clients write faster than it can merge a patch.
+    /// prove the deletion: the server also returns a conflict when other clients write faster than it can merge a
+    /// patch.
     pub fn is_object_deleted(&self) -> bool {
         self.is_not_found() || self.status().is_some_and(|status| is_other_uid(&status.message))
     }
@@ -128,7 +129,7 @@ impl WriteError {
 
     /// Returns true if the server has decided against the request, so that the same request would be refused again: by
     /// a quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are
-    /// not.
+    /// not denials.
     pub fn is_denied(&self) -> bool {
         self.status().is_some() && !self.is_lost() && !self.is_conflict() && self.retry_after().is_none()
     }
@@ -189,7 +190,7 @@ fn is_other_uid(message: &str) -> bool {
         .any(|words| message.contains(words))
 }
 
-/// The body of a successful response: mostly an object.
+/// The body of a successful response: usually an object.
 #[derive(Debug)]
 pub struct ObjectResponse(Bytes);
 

@@ -11,8 +11,8 @@ use kinds::meta::ObjectKey;
 
 use crate::text::{percent_encode, percent_encode_segment};
 
-/// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; three times this
-/// length, which the escaped name may have, still fits into a request.
+/// Maximum length of a segment in bytes before it is escaped. The names of objects are much shorter; even an escaped
+/// name, which may be three times as long, fits into a request.
 const MAX_SEGMENT_BYTES: usize = 16 * 1024;
 
 /// Maximum number of bytes of a refused name in the error message.
@@ -69,8 +69,8 @@ pub(super) fn object(resource: &Resource, key: &ObjectKey, subresource: Option<&
     Ok(path)
 }
 
-/// Like [`object`], for an object that is only known by a reference. As upstream's client for metadata, it leaves a `%`
-/// in the name to the API server.
+/// Like [`object`], for an object that is only known by a reference. Like upstream's client for metadata, it accepts a
+/// `%` in the name and leaves its validation to the API server.
 pub(super) fn referenced(resource: &Resource, key: &ObjectKey) -> Result<String, InvalidName> {
     Ok(format!("{}/{}", collection(resource, Some(&key.namespace))?, segment("name", &key.name)?))
 }

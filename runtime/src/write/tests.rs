@@ -154,7 +154,7 @@ async fn error_with_an_endless_body_is_a_refusal() {
 }
 
 #[tokio::test]
-async fn error_tells_whether_the_write_may_have_been_stored_and_would_be_refused_again() {
+async fn error_reports_whether_the_write_may_have_been_stored_and_would_be_refused_again() {
     const RETRY: &[(&str, &str)] = &[("retry-after", "3")];
     type Headers = &'static [(&'static str, &'static str)];
     // (code, headers, reason, message, may have been stored, would be refused again)

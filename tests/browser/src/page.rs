@@ -129,7 +129,7 @@ impl Page {
         Ok(())
     }
 
-    /// Presses and releases the mouse in the middle of an element that is on top there.
+    /// Presses and releases the mouse in the middle of an element, which no other element may cover there.
     async fn press(&mut self, selector: &str) -> Result<()> {
         let place = format!(
             "(() => {{ const element = document.querySelector({selector:?}); if (!element) return null; \

@@ -22,9 +22,9 @@ const DIGEST: &str = "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6
 /// The platform of the package.
 const PLATFORM: (&str, &str) = ("linux", "x86_64");
 
-/// Names a Chromium or Chrome to use instead.
+/// The variable that names another Chromium or Chrome.
 const PROGRAM_VARIABLE: &str = "BROWSER_TEST_PROGRAM";
-/// Names a folder to use instead of the cache.
+/// The variable that names a folder, which replaces the cache.
 const FOLDER_VARIABLE: &str = "BROWSER_TEST_FOLDER";
 /// npm's own variable for another registry.
 const REGISTRY_VARIABLE: &str = "npm_config_registry";

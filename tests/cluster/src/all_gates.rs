@@ -68,7 +68,7 @@ fn names_gates(flags: &[String]) -> bool {
     flags.iter().any(|flag| flag.starts_with("--feature-gates"))
 }
 
-/// Starts a control plane; with all gates if they are on. The flags of a test override them.
+/// Starts a control plane, with all gates on if [`VARIABLE`] is set. The flags of a test override the gates.
 ///
 /// # Errors
 /// When it does not start.

@@ -102,8 +102,8 @@ impl Call {
         })
     }
 
-    /// Returns true if it changes an object. Accounts and tokens, which every manager creates for its controllers, do
-    /// not count; nor do the Lease and its candidate, which even an idle manager writes.
+    /// Returns true if the request changes an object. Accounts and tokens, which every manager creates for its
+    /// controllers, do not count; nor do the Lease and its candidate, which even an idle manager writes.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         let is_own_account =
@@ -113,7 +113,7 @@ impl Call {
             && !matches!(self.resource.as_str(), "serviceaccounts/token" | "leases" | "leasecandidates")
     }
 
-    /// Returns true if it is a write to an object other than an event.
+    /// Returns true if the request is a write to an object other than an event.
     pub fn is_object_write(&self) -> bool {
         self.is_write() && self.resource != "events"
     }

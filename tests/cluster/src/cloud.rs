@@ -1,6 +1,7 @@
 //! A control plane for a single test, with a mock cloud and a ccm.
 //!
-//! Nodes are cluster-scoped: of two tests with separate clouds, each would consider the other's nodes as deleted.
+//! Nodes are cluster-scoped: if two tests with separate clouds shared a control plane, the ccm of each would delete the
+//! other's nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub struct CloudBed {
 }
 
 impl CloudBed {
-    /// Starts both, without nodes and instances.
+    /// Starts the control plane and the mock cloud, without nodes and instances.
     pub async fn start() -> Result<Self> {
         let bed = Bed::without_accounts(Options { kwok: false, ..Options::default() }).await?;
         let bed = Arc::new(bed);

@@ -78,9 +78,9 @@ pub async fn end(tasks: &[TaskInSpace]) -> Result<()> {
 /// One state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectVersion {
-    /// Another uid: the object was deleted and recreated.
+    /// The uid, which changes when the object is deleted and recreated.
     pub uid: String,
-    /// Another version: the object was changed. `None` for pods, which kubelets and the scheduler change.
+    /// The version, which changes with the object. `None` for pods, because kubelets and the scheduler change them.
     pub resource_version: Option<String>,
 }
 

@@ -45,7 +45,7 @@ pub async fn variants<T, F: Future<Output = Result<()>>>(
     Ok(())
 }
 
-/// When a test runs.
+/// The arguments with which a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// By default; not with `--ignored`.
@@ -70,7 +70,7 @@ pub type Run = Arc<dyn Fn(Space) -> BoxFuture<'static, Result<()>> + Send + Sync
 pub struct Case {
     /// Its path.
     pub name: String,
-    /// When it runs.
+    /// The arguments with which the test runs.
     pub tier: Tier,
     /// Its function.
     pub run: Run,

@@ -88,9 +88,10 @@ impl Manager {
             "--leader-elect=false".to_owned(),
             "--kube-api-qps=200".to_owned(),
             "--kube-api-burst=400".to_owned(),
-            // It would delete objects of other tests, and it watches every kind.
+            // The garbage collector would delete objects of other tests, and it watches every kind.
             "--enable-garbage-collector=false".to_owned(),
-            // The role permits only this name of a Lease: managers are separated by the namespaces of their Leases.
+            // The role permits only one name of a Lease, so that the managers of tests need Leases in separate
+            // namespaces.
             format!("--leader-elect-resource-namespace={home}"),
         ];
         let selects = |flag: &str| flag.starts_with("--controllers") || flag == "--enable-garbage-collector=true";
@@ -141,7 +142,7 @@ impl Manager {
         Self::start_with(space, faults, &[]).await
     }
 
-    /// Crashes it; when this returns, the process has exited, and the server has executed all sent requests.
+    /// Crashes the manager. When this returns, the manager has ended, and the server has executed all sent requests.
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();
@@ -150,14 +151,14 @@ impl Manager {
         self.faults.settled().await;
     }
 
-    /// Stops it, and waits until it has ended.
+    /// Stops the manager, and waits until it has ended.
     pub async fn stop(mut self) -> Result<ExitReason> {
         let (stop, _) = oneshot::channel();
         let _ = std::mem::replace(&mut self.stop, stop).send(());
         (&mut self.task).await.context("the manager panicked")
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the manager ends by itself.
     pub async fn until_ended(mut self) -> Result<ExitReason> {
         (&mut self.task).await.context("the manager panicked")
     }

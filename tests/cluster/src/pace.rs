@@ -15,12 +15,12 @@ pub struct Pace {
     pub probe: Duration,
 }
 
-/// Does some work, and repeats a probe until the work is done. The probe takes the steps of the cluster that the work
-/// needs too, without the tested program. The last probe is completed after the work.
+/// Measures some work, and a probe that is repeated until the work is done. The probe needs the same parts of the
+/// cluster as the work, except for the tested program. The last probe is completed after the work.
 ///
 /// # Errors
 /// The error of the work or of a probe.
-pub async fn beside<W, P>(work: W, mut probe: impl FnMut() -> P) -> Result<Pace>
+pub async fn measure<W, P>(work: W, mut probe: impl FnMut() -> P) -> Result<Pace>
 where
     W: Future<Output = Result<()>>,
     P: Future<Output = Result<()>>,
@@ -67,7 +67,7 @@ mod tests {
             complete.set(complete.get() + 1);
             Ok(())
         };
-        let pace = beside(work, probe).await?;
+        let pace = measure(work, probe).await?;
         assert!(complete.get() > 0 && pace.probe > Duration::ZERO, "{pace:?}");
         Ok(())
     }
@@ -75,7 +75,7 @@ mod tests {
     #[tokio::test]
     async fn error_of_either_is_returned() {
         let fails = async || bail!("as expected");
-        assert!(beside(fails(), async || Ok(())).await.is_err());
-        assert!(beside(std::future::pending(), fails).await.is_err());
+        assert!(measure(fails(), async || Ok(())).await.is_err());
+        assert!(measure(std::future::pending(), fails).await.is_err());
     }
 }

@@ -32,7 +32,7 @@ impl ReservedPort {
         self.address
     }
 
-    /// Returns the flags of a manager that listens on it.
+    /// Returns the flags of a manager that listens on the port.
     pub fn flags(&self) -> [String; 2] {
         [format!("--secure-port={}", self.address.port()), "--permit-port-sharing=true".to_owned()]
     }

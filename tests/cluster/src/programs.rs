@@ -55,7 +55,7 @@ pub fn command(cluster: &ControlPlane, name: &str) -> Result<PathBuf> {
 pub struct Process {
     /// Its name, also of its log.
     pub name: String,
-    /// The port that it serves on.
+    /// The port that the process serves on.
     port: ReservedPort,
     id: u32,
 }
@@ -68,7 +68,6 @@ impl Process {
     /// When it cannot be started.
     pub fn start(cluster: &ControlPlane, name: &str, program: &Path, arguments: &[String]) -> Result<Self> {
         let folder = cluster.folder().display().to_string();
-        // The last one of repeated flags applies.
         let port = ReservedPort::new()?;
         let is_kcm = program.file_name().is_some_and(|file| file == KCM);
         let mut arguments: Vec<String> =
@@ -76,12 +75,13 @@ impl Process {
         if is_kcm {
             arguments.splice(0..0, all_gates::of_process(&arguments));
         }
+        // Of repeated flags, the last one applies.
         arguments.extend(port.flags());
         let id = cluster.run(name, program, &arguments)?;
         Ok(Self { name: name.to_owned(), port, id })
     }
 
-    /// Stops it, as the kubelet does, and waits until it has ended.
+    /// Stops the process, as the kubelet does, and waits until it has ended.
     ///
     /// # Errors
     /// When it does not end.
@@ -106,14 +106,14 @@ impl Process {
         Ok(())
     }
 
-    /// Returns true until it has ended.
+    /// Returns true until the process has ended.
     pub fn is_running(&self) -> bool {
         // A process that has ended and was not waited for is still listed, with state Z.
         let Ok(status) = fs::read_to_string(format!("/proc/{}/stat", self.id)) else { return false };
         status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()) != Some('Z')
     }
 
-    /// Returns its response to a path, with a token or without credentials.
+    /// Returns the process's response to a path, with a token or without credentials.
     ///
     /// # Errors
     /// If it does not respond, or not with success.
@@ -126,10 +126,10 @@ impl Process {
         client.request_text(request).await.with_context(|| format!("get {path} of {}", self.name))
     }
 
-    /// Waits until it responds to a path, as a probe does, without credentials.
+    /// Waits until the process responds to a path, as a probe does, without credentials.
     ///
     /// # Errors
-    /// If it does not in time, with the last lines of its log.
+    /// If it does not respond in time; with the last lines of its log.
     pub async fn until_healthy(&self, cluster: &ControlPlane, path: &str) -> Result<()> {
         let healthy = eventually(format!("{} is healthy", self.name), || self.get(path, None)).await;
         if let Err(error) = healthy {
@@ -141,7 +141,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns its resident memory, in KiB.
+    /// Returns the resident memory of the process, in KiB.
     ///
     /// # Errors
     /// When it has ended.
@@ -151,7 +151,7 @@ impl Process {
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
     }
 
-    /// Returns the number of its open TCP connections to a port of this machine.
+    /// Returns the number of open TCP connections of the process to a port of this machine.
     ///
     /// # Errors
     /// When it has ended.

@@ -17,7 +17,7 @@ pub(crate) const PREFIX: &str = "control-plane-";
 /// The file with the owner's lock.
 const LOCK: &str = "owner.lock";
 
-/// Marks a folder as one that is removed when its owner is dead: as soon as the returned lock is dropped.
+/// Marks a folder for removal after the death of its owner, which drops the returned lock.
 pub(crate) fn mark(folder: &Path) -> Result<FileLock> {
     // The file gets its name when it is locked, so that no other process finds it without the lock.
     let unnamed = folder.join("owner.lock.new");

@@ -29,7 +29,7 @@ pub enum Misbehaviour {
 }
 
 impl Misbehaviour {
-    /// All of them.
+    /// All kinds of misbehaviour.
     pub const ALL: [Self; 6] = [Self::Endless, Self::Silent, Self::Slow, Self::Error, Self::Nonsense, Self::Deep];
 
     /// Returns the API group with this misbehaviour.

@@ -56,7 +56,7 @@ pub struct Options {
     pub scheduler: bool,
     /// Lease duration of fake kubelets in seconds; it is renewed four times as often. Default 40, as for kubelets.
     pub node_lease_seconds: u32,
-    /// The network that it runs in. Default: this machine's loopback device.
+    /// The network that the control plane runs in. Default: this machine's loopback device.
     pub network: Option<Network>,
     /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's.
     pub cgroup: Option<PathBuf>,
@@ -253,7 +253,7 @@ impl ControlPlane {
         self.processes.folder()
     }
 
-    /// Returns the programs it was started from.
+    /// Returns the programs that the control plane was started from.
     pub fn assets(&self) -> &Assets {
         &self.assets
     }
@@ -303,7 +303,7 @@ impl ControlPlane {
         let kubeconfig = Kubeconfig::read_from(&path)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.default_retry = false;
-        // It may come from the environment.
+        // The kube crate may have taken a proxy from the environment.
         config.proxy_url = None;
         Ok(Client::try_from(config)?)
     }
@@ -359,7 +359,7 @@ impl ControlPlane {
         self.processes.kill(name)
     }
 
-    /// Returns its processes, as long as it runs.
+    /// Returns the processes of the control plane for as long as it runs.
     pub(crate) fn processes(&self) -> Weak<Processes> {
         Arc::downgrade(&self.processes)
     }

@@ -54,7 +54,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if let Some(processes) = self.processes.upgrade() {
             for program in process_names(&self.name) {
-                // One that was not started, or was stopped before, is not in the list.
+                // A program that was not started, or was stopped before, is not in the list of processes.
                 let _ = processes.kill(&program);
             }
         }

@@ -43,7 +43,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // It cannot fail for a file that is locked; closing the file unlocks it in any case.
+        // Unlocking a locked file cannot fail; closing the file unlocks it in any case.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let open = || File::create(folder.path().join("lock")).unwrap();
         let lock = FileLock::try_lock(open()).unwrap().expect("the file is new");
-        // It shares the open file, as a child process between fork and exec does.
+        // The duplicate shares the open file, as a child process between fork and exec does.
         let _duplicate = lock.file().try_clone().unwrap();
         assert!(FileLock::try_lock(open()).unwrap().is_none());
         drop(lock);

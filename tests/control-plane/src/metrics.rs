@@ -24,7 +24,8 @@ const GROUPS: [(&str, &str, &str, &str); 3] = [
 pub struct Metrics(Mutex<HashMap<(String, String), String>>);
 
 impl Metrics {
-    /// Serves them to a control plane, until the caller's async runtime ends. Call it once per control plane.
+    /// Serves the metrics APIs to a control plane, until the caller's async runtime ends. Call it once per control
+    /// plane.
     ///
     /// # Errors
     /// If the API server does not accept them.

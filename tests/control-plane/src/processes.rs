@@ -42,7 +42,7 @@ const LAST_LINES: usize = 15;
 /// The running processes of one control plane and the folder they work in.
 pub(crate) struct Processes {
     folder: PathBuf,
-    /// The file of the network namespace that programs run in; `None`: that of the owner.
+    /// The file of the network namespace that programs run in; `None`: the owner's namespace.
     network: Option<PathBuf>,
     /// The file of a cgroup that programs are moved into, which lists its processes.
     cgroup: Option<PathBuf>,

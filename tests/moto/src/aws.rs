@@ -1,4 +1,4 @@
-//! Direct calls to AWS, with which tests change a cloud. They do not use the SDK, because its build is slow.
+//! Direct calls to moto, with which tests change an account. They do not use the SDK, because its build is slow.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub struct Aws {
     moto: SocketAddr,
     account: String,
     client: Client<HttpConnector, Full<Bytes>>,
-    /// Number of changes of the account, by all clones of this and by its proxy.
+    /// Number of changes of the account, which all clones of this [`Aws`] and its proxy count.
     changes: Arc<AtomicU64>,
 }
 

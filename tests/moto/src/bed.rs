@@ -19,7 +19,7 @@ pub struct Network {
     pub vpc: String,
     /// A public subnet in each zone, tagged for the cluster.
     pub subnets: Vec<String>,
-    /// The route table of them all, tagged for the cluster.
+    /// The route table of all subnets, tagged for the cluster.
     pub table: String,
     /// The internet gateway, the destination of the default route.
     pub gateway: String,
@@ -242,7 +242,7 @@ async fn network(aws: &Aws, cluster: &str) -> Result<Network> {
     let first = |tag: &str| xml::texts(&created, tag).into_iter().next().context("incomplete CreateVpc response");
     let (vpc, ipv6_prefix) = (first("vpcId")?, first("ipv6CidrBlock")?);
     // AWS assigns a /56; its address ends in two zeros, which the subnets replace by their numbers.
-    let ipv6_prefix = ipv6_prefix.strip_suffix("00::/56").with_context(|| format!("{ipv6_prefix} is no /56"))?;
+    let ipv6_prefix = ipv6_prefix.strip_suffix("00::/56").with_context(|| format!("{ipv6_prefix} is not a /56"))?;
     let gateway = only_text(aws, "CreateInternetGateway", &[], "internetGatewayId").await?;
     aws.call(Service::Ec2, "AttachInternetGateway", &[("InternetGatewayId", &gateway), ("VpcId", &vpc)]).await?;
     let table = table(aws, &vpc, cluster).await?;

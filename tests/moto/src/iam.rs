@@ -3,7 +3,7 @@
 //!
 //! References: the IAM user guide, "Policy evaluation logic" and "Condition operators"; the service authorization
 //! reference of Amazon EC2 and of Elastic Load Balancing V2, for resources and condition keys of each action. A call
-//! that creates something with tags needs the action that tags as well, with the condition key `CreateAction`.
+//! that creates something with tags also needs the action that sets tags, with the condition key `CreateAction`.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// The variable with the environment's folder, if it is not in the cache.
+/// The environment variable that names the folder of the Python environment, if that is not in the cache.
 const FOLDER: &str = "MOTO_TEST_ENVIRONMENT";
 
 /// The oldest Python that moto supports.

@@ -87,7 +87,7 @@ impl Server {
         Ok(Self { address, wrapper })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 pub struct Element {
     /// Its name.
     pub name: String,
-    /// The text in it, without that of its children.
+    /// The text in the element, without the text of its children.
     pub text: String,
-    /// The elements in it, in order.
+    /// The elements directly in it, in order.
     pub children: Vec<Element>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn in_first_checks(xml: &str, target: &str) -> String {
     replace_health(xml, &[format!("<Id>{target}</Id>")], initial)
 }
 
-/// Returns the response with this target unhealthy, like AWS for one that it does not reach.
+/// Returns the response with this target unhealthy, like AWS for a target that it does not reach.
 pub(crate) fn unreached(xml: &str, target: &str, port: &str) -> String {
     let unhealthy =
         "<State>unhealthy</State><Reason>Target.Timeout</Reason><Description>Request timed out</Description>";

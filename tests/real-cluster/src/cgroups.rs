@@ -36,7 +36,7 @@ pub enum Layout {
 pub struct Hierarchy {
     /// Its mount point.
     pub mount: PathBuf,
-    /// The mount options that name it, such as `cpu,cpuacct` or `none,name=systemd`.
+    /// The mount options that name the hierarchy, such as `cpu,cpuacct` or `none,name=systemd`.
     pub options: String,
 }
 
@@ -117,12 +117,13 @@ impl Layout {
 /// The branch of a cluster's processes outside nodes.
 const PROGRAMS: &str = "control-plane";
 
-/// The controller of v1 in whose hierarchy that branch is. It shows which processes there are, and limits nothing.
+/// The controller of v1 whose hierarchy contains the branch [`PROGRAMS`]. The branch only lists processes; it has no
+/// limits.
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
-    /// Makes the branch of a cluster's processes outside nodes, so that they are found when their owner and its reaper
-    /// are dead. Returns the file that processes are moved with.
+    /// Makes the branch of a cluster's processes outside nodes. By this branch they are found even when both their
+    /// owner and the process that cleans up after it are dead. Returns the file that processes are moved with.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -182,7 +183,8 @@ fn switch(group: &Path, sign: char, controllers: &[&str]) -> Result<()> {
 /// The prefix of the names of branches that are tried out; the process id follows.
 const TRIAL: &str = "kcm-cluster-trial-";
 
-/// Moves a process into new branches, which are removed again. Removes those of trials that were killed, too.
+/// Moves a process into new branches, and removes the branches. Also removes branches of earlier trials that were
+/// killed.
 ///
 /// # Errors
 /// When the kernel refuses something, or would refuse to enable controllers.
@@ -190,7 +192,7 @@ pub fn try_out(layout: &Layout) -> Result<()> {
     for mount in layout.mounts() {
         remove_dead_trials(mount);
     }
-    // Only groups other than the root of the whole machine have this file, and cannot have both processes and children.
+    // A group that has this file is not the root of the whole machine, so it cannot have both processes and children.
     let root = Path::new(ROOT);
     if *layout == Layout::V2 && root.join("cgroup.events").exists() && !not_enabled(layout)?.is_empty() {
         let members = fs::read_to_string(root.join("cgroup.procs")).context("read the members of the root cgroup")?;
@@ -265,7 +267,7 @@ fn remove_branch(branch: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(branch)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            // An error occurs again when its parent is removed.
+            // An error needs no report here: the removal of the parent fails, too.
             let _ = remove_branch(&entry.path());
         }
     }
@@ -291,7 +293,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {text:?} to {}", path.display()))
 }
 
-/// Returns one mount for each hierarchy of v1: the usual one, or the first. Others are those of chroots, for instance.
+/// Returns one mount for each hierarchy of v1: the usual one, or the first. Chroots, for instance, have additional
+/// ones.
 fn one_mount_each(mut mounts: Vec<Hierarchy>) -> Vec<Hierarchy> {
     mounts.sort_by_key(|hierarchy| !hierarchy.mount.starts_with(ROOT));
     let mut names = BTreeSet::new();

@@ -76,7 +76,7 @@ pub struct RealCluster {
 /// The running controller manager.
 struct CurrentManager {
     program: ManagerProgram,
-    /// It is being replaced: its end is not a failure of the cluster.
+    /// The manager is being replaced: its end is not a failure of the cluster.
     is_replaced: bool,
     copies: Copies,
 }
@@ -235,8 +235,8 @@ impl RealCluster {
         self.start_manager(program)
     }
 
-    /// Replaces the controller manager by a program as it is now, and waits until that is leader. If it does not become
-    /// leader, the previous manager is started again, from its own copy.
+    /// Replaces the controller manager by a program as it is now, and waits until the new manager is leader. If the new
+    /// manager does not become leader, the previous manager is started again, from its own copy.
     ///
     /// # Errors
     /// When the program cannot be executed, ends, or does not become leader in time.
@@ -261,7 +261,7 @@ impl RealCluster {
             Err(error) => Err(error),
         };
         let Err(error) = leads else { return Ok(()) };
-        // It is not in the list if it could not be started.
+        // A manager that could not be started is not in the list of processes.
         let _ = self.control_plane.kill(MANAGER);
         self.start_manager(previous).context("start the previous manager again")?;
         Err(error.context(format!("the previous manager ({}) was started again", previous.original.display())))

@@ -27,7 +27,7 @@ const MEMORY: Duration = Duration::from_secs(120).saturating_add(REQUEST_DEADLIN
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The time at which it was sent.
+    /// The time at which the request was sent.
     pub sent: Instant,
     /// The response, or the error.
     pub response: std::result::Result<String, String>,
@@ -93,7 +93,7 @@ impl Load {
 ///
 /// While a node has an entry of a connection, all packets with its addresses and ports go to the same server, even one
 /// that kube-proxy has removed. Clients with an address of their own rarely use a port again within that time. Here all
-/// share this machine's address. With ports that Linux chooses, requests went to a failed node for more than a minute
+/// share this machine's address. With ports that Linux chooses, requests can go to a failed node for more than a minute
 /// after its last endpoint was removed.
 #[derive(Debug, Default)]
 struct Ports {

@@ -1,5 +1,5 @@
-//! Metrics of pods and nodes for autoscalers: upstream's metrics-server in a pod, and the programs of upstream's resource
-//! consumer, which specs of autoscaling load.
+//! Metrics of pods and nodes for autoscalers: upstream's metrics-server in a pod, and the programs of upstream's
+//! resource consumer, which specs of autoscaling load.
 
 use anyhow::{Context, Result};
 
@@ -33,8 +33,8 @@ pub(crate) const PARTS: Parts = Parts {
     ],
 };
 
-/// Starts metrics-server in a cluster, whose nodes need the image (`images::suite::metrics`), and waits until the API server
-/// serves `metrics.k8s.io`.
+/// Starts metrics-server in a cluster, whose nodes need the image (`images::suite::metrics`), and waits until the API
+/// server serves `metrics.k8s.io`.
 ///
 /// # Errors
 /// When the API server refuses an object, or the group is not served within three minutes.

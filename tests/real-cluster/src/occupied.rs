@@ -55,8 +55,8 @@ impl fmt::Display for Range {
 pub struct Occupied {
     range: Range,
     device: String,
-    /// It is a route that a more specific one may replace for a part of its addresses. The machine's own networks, and
-    /// routes of other tables, which may precede the main one, are not.
+    /// A more specific route may replace this one for a part of its addresses. False for the machine's own networks,
+    /// and for routes of other tables, which may precede the main table.
     may_be_hidden: bool,
 }
 

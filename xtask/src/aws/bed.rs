@@ -22,8 +22,8 @@ const PODS: &str = "10.244.0.0/16";
 const USER: &str = "system:cloud-controller-manager";
 const RIGHTS: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 
-/// Calls that idle managers also make, for nodes and routes.
-const AT_REST: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "DescribeInstanceTopology"];
+/// The calls that managers also make when nothing changes, for nodes and routes.
+const IDLE_CALLS: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "DescribeInstanceTopology"];
 
 /// Interval at which states are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,8 +39,8 @@ pub struct Bed {
     pub cluster: ControlPlane,
     /// The AWS account.
     pub moto: Moto,
-    /// The instances whose Nodes were registered, in that order.
-    pub machines: Vec<Instance>,
+    /// The instances, in the order in which their Nodes were registered.
+    pub instances: Vec<Instance>,
     /// A client with all permissions.
     pub client: Client,
     /// The file of `--cloud-config`.
@@ -55,13 +55,13 @@ pub struct Manager {
     pub name: &'static str,
     /// Its program.
     pub program: PathBuf,
-    /// It runs with the permissions of ccm's manifest; otherwise as an admin.
+    /// The manager runs with the permissions of ccm's manifest; otherwise as an admin.
     pub own_rights: bool,
 }
 
 impl Bed {
-    /// Starts both, without instances. With `kubelets`, fake kubelets make nodes Ready and run pods; otherwise, nodes
-    /// are Ready immediately and no other program writes to them.
+    /// Starts a control plane and moto, without instances. With `kubelets`, fake kubelets make nodes Ready and run
+    /// pods; otherwise, nodes are Ready immediately and no other program writes to them.
     ///
     /// # Errors
     /// If the control plane's programs or moto are not available or do not start.
@@ -79,7 +79,7 @@ impl Bed {
         let config = cluster.folder().join("aws.conf");
         fs::write(&config, moto.cloud_config()).with_context(|| format!("write {}", config.display()))?;
         let client = cluster.client(Identity::Admin).await?;
-        Ok(Self { cluster, moto, machines: Vec::new(), client, config, kubelets })
+        Ok(Self { cluster, moto, instances: Vec::new(), client, config, kubelets })
     }
 
     /// Returns the API of nodes.
@@ -98,16 +98,16 @@ impl Bed {
     /// # Errors
     /// If moto or the API server refuses.
     pub async fn join(&mut self, count: usize) -> Result<()> {
-        let machines = self.moto.run(count).await?;
+        let instances = self.moto.run(count).await?;
         let nodes = self.nodes();
-        for (number, machine) in (self.machines.len()..).zip(&machines) {
-            let node = serde_json::from_value(node(number, machine))?;
-            nodes.create(&PostParams::default(), &node).await.with_context(|| format!("register {}", machine.name))?;
+        for (number, instance) in (self.instances.len()..).zip(&instances) {
+            let node = serde_json::from_value(node(number, instance))?;
+            nodes.create(&PostParams::default(), &node).await.with_context(|| format!("register {}", instance.name))?;
             if !self.kubelets {
-                self.set_ready_condition(&machine.name, "True").await?;
+                self.set_ready_condition(&instance.name, "True").await?;
             }
         }
-        self.machines.extend(machines);
+        self.instances.extend(instances);
         Ok(())
     }
 
@@ -186,14 +186,14 @@ impl Bed {
     /// If it takes too long, or a process of the bed ends.
     pub async fn until_quiet(&self, rest: Duration) -> Result<Instant> {
         let begun = Instant::now();
-        let (mut last, mut calls) = (begun, self.busy());
+        let (mut last, mut calls) = (begun, self.non_idle_calls());
         while last.elapsed() < rest {
             self.cluster.check()?;
             if begun.elapsed() > DEADLINE {
                 bail!("AWS is still called at the deadline: {:?}", self.moto.proxy.calls());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
-            let now = self.busy();
+            let now = self.non_idle_calls();
             if now != calls {
                 (last, calls) = (Instant::now(), now);
             }
@@ -201,9 +201,10 @@ impl Bed {
         Ok(last)
     }
 
-    fn busy(&self) -> u64 {
+    /// Returns the number of calls that idle managers do not make.
+    fn non_idle_calls(&self) -> u64 {
         let calls = self.moto.proxy.calls();
-        calls.iter().filter(|(action, _)| !AT_REST.contains(&action.as_str())).map(|(_, count)| count).sum()
+        calls.iter().filter(|(action, _)| !IDLE_CALLS.contains(&action.as_str())).map(|(_, count)| count).sum()
     }
 }
 
@@ -225,10 +226,10 @@ pub fn hostname(service: &Service) -> Option<String> {
     ingress.first()?.hostname.clone()
 }
 
-fn node(number: usize, machine: &Instance) -> Value {
+fn node(number: usize, instance: &Instance) -> Value {
     let network = format!("10.244.{number}.0/24");
     json!({
-        "metadata": {"name": machine.name, "labels": {"kubernetes.io/hostname": machine.name}},
+        "metadata": {"name": instance.name, "labels": {"kubernetes.io/hostname": instance.name}},
         "spec": {
             "podCIDR": network,
             "podCIDRs": [network],

@@ -15,16 +15,16 @@ use super::bed::{Bed, Calls, Manager, since};
 use super::{ours, upstream};
 use crate::process::usage;
 
-/// After this time without an AWS call, a manager is done.
+/// Time without an AWS call after which a manager is done.
 const REST: Duration = Duration::from_secs(4);
-/// The cluster size before the measurement.
-const FIRST: usize = 3;
+/// The number of nodes before the measurement.
+const INITIAL_NODES: usize = 3;
 
 /// Numbers of objects.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     nodes: usize,
-    /// With one port each: with two, upstream's rules in the nodes' security group exceed AWS's quota.
+    /// Services with one port each: with two ports, upstream's rules in the nodes' security group exceed AWS's quota.
     services: usize,
     resyncs: usize,
 }
@@ -38,7 +38,7 @@ impl Size {
 #[derive(Debug)]
 struct Scenario {
     title: String,
-    /// Until the last call that it caused.
+    /// Time until the last call that the scenario caused.
     took: Duration,
     calls: Calls,
 }
@@ -57,14 +57,15 @@ impl Scenario {
 #[derive(Debug)]
 struct Measured {
     scenarios: Vec<Scenario>,
-    /// MiB at the end of all but the last two scenarios, and the maximum until then.
+    /// Memory in MiB before the last two scenarios; the first of them restarts the manager.
     resident: f64,
+    /// The maximum until then, in MiB.
     peak: f64,
-    /// Seconds.
+    /// CPU time until then, in seconds.
     cpu: f64,
 }
 
-/// Measures both and prints tables; with `assert`, fails if a goal is missed.
+/// Measures both managers and prints tables; with `assert`, fails if a goal is missed.
 pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     let size = if quick { Size::QUICK } else { Size::WHOLE };
     let managers = [upstream()?, ours(ccm, !quick)?];
@@ -78,11 +79,11 @@ pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     println!("{}", table(&theirs, &own));
     println!("{}", actions(&theirs, &own));
     let goals = goals(&theirs, &own);
-    for Goal { what, ratio, most } in &goals {
-        let met = if ratio <= most { "met" } else { "MISSED" };
-        println!("{what}: {ratio:.3} of upstream's, at most {most} wanted: {met}");
+    for Goal { what, ratio, limit } in &goals {
+        let met = if ratio <= limit { "met" } else { "MISSED" };
+        println!("{what}: {ratio:.3} of upstream's, at most {limit} wanted: {met}");
     }
-    if assert && goals.iter().any(|goal| goal.ratio > goal.most) {
+    if assert && goals.iter().any(|goal| goal.ratio > goal.limit) {
         bail!("a goal is missed");
     }
     Ok(())
@@ -90,7 +91,7 @@ pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
 
 async fn measure(manager: &Manager, size: Size) -> Result<Measured> {
     let mut bed = Bed::start(false).await?;
-    bed.join(FIRST).await?;
+    bed.join(INITIAL_NODES).await?;
     let process = bed.run(manager)?;
     bed.until_initialized().await?;
     bed.until_quiet(REST).await?;
@@ -119,19 +120,19 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     }
     bed.until_reachable(services).await?;
     scenarios.push(mark.after(bed).await?);
-    targets(bed, services, FIRST + nodes).await?;
+    check_targets(bed, services, INITIAL_NODES + nodes).await?;
 
     let mark = ScenarioStart::now(bed, format!("a node joins {services} Services"));
     bed.join(1).await?;
     bed.until_initialized().await?;
     scenarios.push(mark.after(bed).await?);
-    targets(bed, services, FIRST + nodes + 1).await?;
+    check_targets(bed, services, INITIAL_NODES + nodes + 1).await?;
 
     let mark = ScenarioStart::now(bed, format!("{resyncs} resyncs of all Services, without a change"));
     let mut last = Instant::now();
     for number in 0..resyncs {
         let patch = json!({"metadata": {"annotations": {"example.com/resync": number.to_string()}}});
-        for service in bed.services().list(&mine()).await? {
+        for service in bed.services().list(&created_services()).await? {
             let name = service.metadata.name.context("a Service has no name")?;
             bed.services().patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
         }
@@ -146,9 +147,9 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     scenarios.push(mark.after(bed).await?);
 
     let mark = ScenarioStart::now(bed, format!("{services} Services are deleted"));
-    bed.services().delete_collection(&DeleteParams::default(), &mine()).await?;
+    bed.services().delete_collection(&DeleteParams::default(), &created_services()).await?;
     bed.until(|| async {
-        let left = bed.services().list(&mine()).await?.items.len();
+        let left = bed.services().list(&created_services()).await?.items.len();
         Ok((left > 0).then(|| format!("{left} Services are left")))
     })
     .await?;
@@ -158,8 +159,8 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     Ok(Measured { scenarios, resident: usage.resident, peak: usage.peak, cpu: usage.cpu })
 }
 
-/// Returns all Services except the API server's own.
-fn mine() -> ListParams {
+/// Selects all Services except the API server's own.
+fn created_services() -> ListParams {
     ListParams::default().labels("!component")
 }
 
@@ -174,7 +175,7 @@ fn service(number: usize) -> Result<KubeService> {
 }
 
 /// Checks that each Service has this number of targets.
-async fn targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
+async fn check_targets(bed: &Bed, services: usize, nodes: usize) -> Result<()> {
     let groups = bed.moto.aws.list(Service::Elb, "DescribeTargetGroups", &[], "TargetGroups").await?;
     ensure!(groups.len() == services, "{services} Services have {} target groups", groups.len());
     for group in groups {
@@ -214,7 +215,7 @@ impl ScenarioStart {
 
 /// The position of the scenario in which Services are created.
 const CREATED: usize = 1;
-/// The position of the scenario in which they are deleted.
+/// The position of the scenario in which Services are deleted.
 const DELETED: usize = 5;
 
 /// A goal for the ratio of ours to upstream's.
@@ -222,7 +223,7 @@ const DELETED: usize = 5;
 struct Goal {
     what: &'static str,
     ratio: f64,
-    most: f64,
+    limit: f64,
 }
 
 fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
@@ -232,11 +233,11 @@ fn goals(theirs: &Measured, own: &Measured) -> Vec<Goal> {
     let ratio = |own: u64, theirs: u64| own as f64 / theirs as f64;
     let calls_of = |at: usize| ratio(own.scenarios[at].calls(), theirs.scenarios[at].calls());
     vec![
-        Goal { what: "reads when nodes join", ratio: ratio(reads(own), reads(theirs)), most: 0.1 },
-        Goal { what: "calls when Services are created", ratio: calls_of(CREATED), most: 0.5 },
-        Goal { what: "calls when Services are deleted", ratio: calls_of(DELETED), most: 0.5 },
-        Goal { what: "all calls", ratio: ratio(calls(own), calls(theirs)), most: 0.5 },
-        Goal { what: "peak memory", ratio: own.peak / theirs.peak, most: 0.22 },
+        Goal { what: "reads when nodes join", ratio: ratio(reads(own), reads(theirs)), limit: 0.1 },
+        Goal { what: "calls when Services are created", ratio: calls_of(CREATED), limit: 0.5 },
+        Goal { what: "calls when Services are deleted", ratio: calls_of(DELETED), limit: 0.5 },
+        Goal { what: "all calls", ratio: ratio(calls(own), calls(theirs)), limit: 0.5 },
+        Goal { what: "peak memory", ratio: own.peak / theirs.peak, limit: 0.22 },
     ]
 }
 

@@ -17,13 +17,13 @@ use super::intended::{INTENDED, Side, Verdict, classify};
 use super::inventory::inventory;
 use super::{OURS, UPSTREAM, ours, upstream};
 
-/// After this time without an AWS call, a manager is done. It is longer than upstream's delay before its first retry.
+/// Time without an AWS call after which a manager is done: longer than upstream's delay before its first retry.
 const REST: Duration = Duration::from_secs(7);
 
 /// The facts after each step, by the step's name.
 type Steps = Vec<(String, BTreeSet<String>)>;
 
-/// Compares both; fails if an unlisted difference exists, or a listed one does not.
+/// Compares both managers; fails if an unlisted difference exists, or a listed one does not.
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
@@ -45,7 +45,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the facts that only one of both has after the same step.
+/// Returns the facts that only one of the managers has after the same step.
 fn differences(ours: &Steps, upstream: &Steps) -> Vec<(Side, String, String)> {
     let only = |side, step: &str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         here.difference(there).map(|fact| (side, step.to_owned(), fact.clone())).collect::<Vec<_>>()
@@ -95,7 +95,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
             record_step(bed, manager.name, &mut steps, "a node joins").await?;
             label(bed, 1, "node.kubernetes.io/exclude-from-external-load-balancers", "").await?;
             record_step(bed, manager.name, &mut steps, "a node is excluded").await?;
-            terminate_machine(bed, 2).await?;
+            terminate_instance(bed, 2).await?;
             record_step(bed, manager.name, &mut steps, "an instance is terminated").await?;
         }
         bed.services().delete_collection(&DeleteParams::default(), &ListParams::default().labels("!component")).await?;
@@ -123,27 +123,27 @@ async fn create(bed: &Bed, case: &Case, ids: &super::cases::Ids) -> Result<()> {
     Ok(())
 }
 
-async fn label(bed: &Bed, machine: usize, key: &str, value: &str) -> Result<()> {
+async fn label(bed: &Bed, instance: usize, key: &str, value: &str) -> Result<()> {
     let patch = json!({"metadata": {"labels": {key: value}}});
-    let name = &bed.machines[machine].name;
+    let name = &bed.instances[instance].name;
     bed.nodes().patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     Ok(())
 }
 
 /// Terminates an instance; its kubelet becomes unresponsive.
-async fn terminate_machine(bed: &Bed, machine: usize) -> Result<()> {
-    let machine = &bed.machines[machine];
-    bed.moto.terminate(&machine.id).await?;
-    bed.set_ready_condition(&machine.name, "Unknown").await?;
+async fn terminate_instance(bed: &Bed, instance: usize) -> Result<()> {
+    let instance = &bed.instances[instance];
+    bed.moto.terminate(&instance.id).await?;
+    bed.set_ready_condition(&instance.name, "Unknown").await?;
     bed.until(|| async {
-        let there = bed.nodes().get_opt(&machine.name).await?.is_some();
-        Ok(there.then(|| format!("the Node {} still exists", machine.name)))
+        let there = bed.nodes().get_opt(&instance.name).await?.is_some();
+        Ok(there.then(|| format!("the Node {} still exists", instance.name)))
     })
     .await?;
     bed.until(|| async {
         let routes = bed.moto.routes(&bed.moto.network.table).await?;
-        let there = routes.iter().any(|(_, id)| *id == machine.id);
-        Ok(there.then(|| format!("the route to {} still exists", machine.name)))
+        let there = routes.iter().any(|(_, id)| *id == instance.id);
+        Ok(there.then(|| format!("the route to {} still exists", instance.name)))
     })
     .await?;
     Ok(())

@@ -22,11 +22,11 @@ pub struct IntendedDifference {
     pub here: &'static str,
     /// The reason.
     pub why: &'static str,
-    /// It occurs in every run.
+    /// The difference occurs in every run.
     pub always: bool,
 }
 
-/// All of them, as in `docs/differences.md`.
+/// All intended differences, as in `docs/differences.md`.
 pub const INTENDED: [IntendedDifference; 17] = [
     IntendedDifference {
         ours: &["*: tag kubernetes.io/service-uid=*"],
@@ -155,7 +155,7 @@ pub const INTENDED: [IntendedDifference; 17] = [
     IntendedDifference {
         ours: &["security group nodes.try: allows tcp 31070-31070 *"],
         upstreams: &["security group nodes.try: allows tcp 31070-31070 *"],
-        upstream: "nodes allow clients' addresses, although they only see the load balancer's",
+        upstream: "nodes allow clients' addresses, although packets only come from the load balancer's",
         here: "nodes allow the load balancer's subnets",
         why: "no other source needs access",
         always: true,
@@ -189,7 +189,7 @@ pub const INTENDED: [IntendedDifference; 17] = [
 /// The result of classifying differences.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Descriptions of unintended ones.
+    /// Descriptions of unintended differences.
     pub unexpected: Vec<String>,
     /// For each intended difference, in order: true if it occurred.
     pub occurred: Vec<bool>,

@@ -19,7 +19,7 @@ pub async fn inventory(bed: &Bed) -> Result<BTreeSet<String>> {
     let services = bed.services().list(&ListParams::default()).await.context("list the Services")?.items;
     let nodes = bed.nodes().list(&ListParams::default()).await.context("list the nodes")?.items;
     let events = Api::<Event>::all(bed.client.clone()).list(&ListParams::default()).await.context("list the events")?;
-    let mut names = Names::new(&bed.moto, &bed.machines);
+    let mut names = Names::new(&bed.moto, &bed.instances);
     services.iter().for_each(|service| names.service(service));
     for (number, address) in (1..).zip(list(&bed.moto, "DescribeAddresses", "addressesSet").await?) {
         names.add(address.text("allocationId"), &format!("<address {number}>"));

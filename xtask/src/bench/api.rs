@@ -108,7 +108,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates one whose first line is due in two seconds.
+    /// Creates a progress report whose first line is due in two seconds.
     pub fn new() -> Self {
         Self { next: Instant::now() + PROGRESS_INTERVAL }
     }

@@ -91,7 +91,7 @@ impl ManyKinds {
         let measured = self.run_scenario(&manager, (subject, mode), idle).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
-        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
+        // The objects are deleted even after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{replica_sets}/{}", app.replica_set())).await?;
         for pod in self.pods().list_metadata(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();

@@ -172,7 +172,7 @@ impl ManyPods {
         let measured = run_scenario(&manager, about, controllers, &mut events, idle).await;
         let kept = manager.keep_log(log);
         let ended = manager.end(&self.client).await;
-        // Also after a failure: the next manager must find neither the ReplicaSet nor its pod.
+        // The objects are deleted even after a failure: the next manager must find neither the ReplicaSet nor its pod.
         api::delete(&self.client, &format!("{collection}/{}", app.replica_set())).await?;
         for pod in pods.list(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
@@ -272,7 +272,7 @@ async fn attach_volumes(client: &Client, apps: &[App]) -> Result<()> {
     let nodes: Vec<String> = (0..NODES).map(node).collect();
     api::each("drivers registered", nodes.iter(), async |node| objects::create_csi_node(client, node).await).await?;
     let all: Vec<u32> = (0..apps.len() as u32 * REPLICAS).filter(|number| has_volume(*number)).collect();
-    api::each("attached volumes made", all.iter(), async |number| {
+    api::each("attached volumes created", all.iter(), async |number| {
         let (claim, namespace) = (objects::claim_name(*number), &apps[(number / REPLICAS) as usize].namespace);
         objects::create_bound(client, namespace, &claim).await?;
         objects::create_attached(client, &claim, &node(*number)).await

@@ -13,7 +13,7 @@ use super::subject::{Checkpoint, Mode, Subject};
 pub enum Scenario {
     /// Deployments are created, until all their pods are ready
     Create,
-    /// All of them get a new image, until the last old pod is deleted
+    /// The Deployments of `create` get a new image, until the last old pod is deleted
     Update,
     /// Nothing happens in an empty cluster
     IdleEmpty,
@@ -95,7 +95,7 @@ pub enum Goal {
     /// The maximum of our value divided by upstream's.
     Ratio(f64),
     /// The maximum of our value.
-    Most(f64),
+    Max(f64),
     /// Our value is zero.
     Zero,
 }
@@ -208,7 +208,7 @@ impl Scenario {
             (Scenario::EndpointChurn, Metric::Writes) => Some(Goal::Ratio(1.0)),
             (Scenario::NamespaceDelete, Metric::Wall | Metric::WithoutLease) => Some(Goal::Ratio(0.5)),
             (Scenario::GarbageCollection, Metric::Requests) => Some(Goal::Ratio(0.6)),
-            (Scenario::AllIdle, Metric::Resident) => Some(Goal::Most(25.0)),
+            (Scenario::AllIdle, Metric::Resident) => Some(Goal::Max(25.0)),
             (Scenario::AllMemory, Metric::Resident | Metric::Peak) => Some(Goal::Ratio(1.0 / 8.0)),
             (Scenario::VolumesProvision, Metric::Wall) => Some(Goal::Ratio(1.0 / 3.0)),
             (Scenario::VolumesProvision, Metric::Writes) => Some(Goal::Ratio(0.8)),
@@ -259,7 +259,7 @@ impl Metric {
 }
 
 impl Measurement {
-    /// Creates one from two points in time; `wall` is in seconds, if the time is measured.
+    /// Creates a measurement from two points in time; `wall` is in seconds, if the time is measured.
     pub fn new(
         (subject, mode, scenario): (Subject, Mode, Scenario),
         wall: Option<f64>,
@@ -301,8 +301,8 @@ impl Row {
     /// decimals, as printed: the third varies from run to run.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
-            Goal::Ratio(most) => Some((self.ratio()? * 100.0).round() <= (most * 100.0).round()),
-            Goal::Most(most) => Some(self.ours? <= most),
+            Goal::Ratio(max) => Some((self.ratio()? * 100.0).round() <= (max * 100.0).round()),
+            Goal::Max(max) => Some(self.ours? <= max),
             Goal::Zero => Some(self.ours? == 0.0),
         }
     }

@@ -1,5 +1,5 @@
-//! The ratios as bars (SVG): green where a goal is met, red where it is missed, grey where there is none; a black line
-//! marks the goal.
+//! The ratios as bars (SVG): green where a goal is met, red where it is missed, grey where there is no goal; a black
+//! line marks the goal.
 
 use std::fmt::Write;
 

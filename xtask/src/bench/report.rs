@@ -103,7 +103,7 @@ fn page(measurements: &[Measurement], rows: &[Row], failures: &[String], runs: u
     page
 }
 
-/// Returns the mean number of requests of a run by kind, of ours and of upstream's.
+/// Returns the mean number of requests of a run by kind: of our manager and of upstream's.
 fn requests(measurements: &[Measurement]) -> BTreeMap<(Mode, Scenario), BTreeMap<String, [String; 2]>> {
     let mut sums: BTreeMap<(Mode, Scenario), BTreeMap<String, [u64; 2]>> = BTreeMap::new();
     let mut runs: BTreeMap<(Mode, Scenario, Subject), u64> = BTreeMap::new();
@@ -131,8 +131,8 @@ pub fn table(rows: &[Row]) -> String {
     let show = |metric: Metric, value: Option<f64>| value.map_or("-".into(), |value| metric.show(value));
     let cells = |row: &Row| {
         let goal = match row.goal() {
-            Some(Goal::Ratio(most)) => format!("<= {most:.2}"),
-            Some(Goal::Most(most)) => format!("ours <= {}", row.metric.show(most)),
+            Some(Goal::Ratio(max)) => format!("<= {max:.2}"),
+            Some(Goal::Max(max)) => format!("ours <= {}", row.metric.show(max)),
             Some(Goal::Zero) => "ours 0".into(),
             None => String::new(),
         };

@@ -162,7 +162,7 @@ impl Binaries {
 pub struct ManagerProcess<'a> {
     cluster: &'a ControlPlane,
     id: u32,
-    /// The time just before it was executed.
+    /// The time just before the manager was executed.
     pub started: Instant,
     /// The start of the process.
     pub initial: Checkpoint,
@@ -196,7 +196,7 @@ impl<'a> ManagerProcess<'a> {
         Ok(Self { cluster, id, started, initial })
     }
 
-    /// Waits until it holds the Lease.
+    /// Waits until the manager holds the Lease.
     pub async fn until_leader(&self, client: &Client) -> Result<()> {
         let holder = |lease: Option<Lease>| lease?.spec?.holder_identity.filter(|holder| !holder.is_empty());
         let mut progress = Progress::new();
@@ -214,12 +214,12 @@ impl<'a> ManagerProcess<'a> {
         Ok(())
     }
 
-    /// Waits until it sends no requests except for its Lease.
+    /// Waits until the manager sends no requests except for its Lease.
     pub async fn until_quiet(&self) -> Result<()> {
         self.until("quiet", SILENCE, is_quiet).await
     }
 
-    /// Waits until it writes nothing; it may read.
+    /// Waits until the manager writes nothing; it may read.
     pub async fn until_at_rest(&self) -> Result<()> {
         self.until("at rest", REST, |counts| tally(counts).writes == 0).await
     }
@@ -275,7 +275,7 @@ impl<'a> ManagerProcess<'a> {
         Ok(())
     }
 
-    /// Kills it and deletes its Lease and its log, so that the next manager need not wait.
+    /// Kills the manager and deletes its Lease and its log, so that the next manager need not wait.
     pub async fn end(self, client: &Client) -> Result<()> {
         self.cluster.kill(MANAGER)?;
         fs::remove_file(self.cluster.log(MANAGER)).context("remove the manager's log")?;

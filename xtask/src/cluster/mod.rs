@@ -69,7 +69,7 @@ pub struct Arguments {
 enum Command {
     /// Replace the controller manager of a running cluster
     Swap {
-        /// The new one: ours, upstream, or the path of a program with upstream's flags
+        /// The new manager: ours, upstream, or the path of a program with upstream's flags
         manager: Manager,
 
         /// The cluster's index, if there are several

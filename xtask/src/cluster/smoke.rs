@@ -39,11 +39,11 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The decision about the smoke test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It runs.
+    /// The test runs.
     Run,
-    /// It is left out, for this reason.
+    /// The test is left out, for this reason.
     Skip(String),
-    /// The user requires it, and it cannot run.
+    /// The user requires the test, and it cannot run.
     Fail(String),
 }
 

@@ -1,5 +1,5 @@
-//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted; and
-//! those of a StatefulSet in a rolling update.
+//! The life of volumes on real nodes: provisioned, mounted, expanded online, moved to another node, and deleted. Then
+//! the volumes of a StatefulSet during a rolling update.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 /// The name of the claim, and of the StatefulSet.
 const NAME: &str = "data";
 
-/// The file that pods write, and its content: that of agnhost's test of mounts.
+/// The file that pods write, and its content, as in agnhost's test of mounts.
 const FILE: &str = "/data/file";
 const CONTENT: &str = "mount-tester new file\n";
 
@@ -35,9 +35,9 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// The use of the file by a pod's first container.
 #[derive(Clone, Copy, Debug)]
 enum Use {
-    /// It is created.
+    /// The container creates the file.
     Write,
-    /// It must exist.
+    /// The file must exist.
     Read,
 }
 
@@ -113,7 +113,8 @@ impl Volumes<'_> {
         self.until("the claim is expanded", async || {
             let status = self.claims().get(NAME).await?.status.unwrap_or_default();
             let size = status.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
-            let is_done = size.is_some_and(|size| size.0 == "2Gi") && status.conditions.iter().flatten().all(is_other);
+            let is_done = size.is_some_and(|size| size.0 == "2Gi")
+                && status.conditions.iter().flatten().all(reports_no_expansion);
             Ok((is_done, status))
         })
         .await?;
@@ -122,7 +123,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Starts a pod on another node, and deletes the first one only then: the new pod has to wait for the volume.
+    /// Starts a pod on another node before the first one is deleted, so that the new pod has to wait for the volume.
     async fn change_node(&self) -> Result<()> {
         self.create_pod("second", 2, Use::Read).await?;
         self.until("the second pod has a node", async || {
@@ -143,8 +144,8 @@ impl Volumes<'_> {
         self.until_none().await
     }
 
-    /// Updates a StatefulSet whose pods write a file first, and must find it after the update; then deletes it with its
-    /// claims.
+    /// Creates a StatefulSet whose pods write a file, updates the pods, which then have to find the file, and deletes
+    /// the StatefulSet with its claims.
     async fn update_stateful_set(&self) -> Result<()> {
         let set: StatefulSet = serde_json::from_value(json!({
             "metadata": { "name": NAME },
@@ -307,7 +308,7 @@ fn is_running(pod: &Pod) -> bool {
 }
 
 /// Returns true unless a claim's condition reports a running expansion.
-fn is_other(condition: &k8s_openapi::api::core::v1::PersistentVolumeClaimCondition) -> bool {
+fn reports_no_expansion(condition: &k8s_openapi::api::core::v1::PersistentVolumeClaimCondition) -> bool {
     !matches!(condition.type_.as_str(), "Resizing" | "FileSystemResizePending")
 }
 

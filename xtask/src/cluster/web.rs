@@ -12,7 +12,7 @@ use real_cluster::{http, images};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-/// The name of both objects.
+/// The name of the Deployment and of the Service.
 const NAME: &str = "web";
 
 /// The path at which a server responds with its pod's name.
@@ -38,7 +38,7 @@ pub struct Web {
 }
 
 impl Web {
-    /// Creates both objects.
+    /// Creates the Deployment and the Service.
     pub async fn create(cluster: &ControlPlane, replicas: u32) -> Result<Self> {
         let client = cluster.client(Identity::Admin).await?;
         let web = Self {
@@ -170,7 +170,7 @@ impl Web {
         bail!("the pods were not as desired after {} s", deadline.as_secs())
     }
 
-    /// Deletes both objects, and waits until they no longer exist.
+    /// Deletes the Deployment and the Service, and waits until they no longer exist.
     ///
     /// # Errors
     /// When a request fails, or one of them still exists after [`DELETION_DEADLINE`].

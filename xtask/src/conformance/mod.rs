@@ -56,7 +56,8 @@ pub struct Arguments {
     #[arg(long)]
     volumes: bool,
 
-    /// Also start metrics-server, and provide the image of pods that use CPU and memory, which specs of autoscaling need
+    /// Also start metrics-server, and provide the image of pods that use CPU and memory, which specs of autoscaling
+    /// need
     #[arg(long)]
     metrics: bool,
 

@@ -15,7 +15,7 @@ use crate::console::Console;
 /// The name of the cloud manager's package, process and log.
 pub const CLOUD_MANAGER: &str = "ccm";
 
-/// The user that it runs as, with the permissions of its manifest.
+/// The user that the cloud manager runs as, with the permissions of its manifest.
 const USER: &str = "system:cloud-controller-manager";
 const RBAC: &str = include_str!("../../../deploy/ccm-rbac.yaml");
 

@@ -29,8 +29,8 @@ use environment::{DemoEnvironment, MANAGER};
 /// has a mock cloud in the memory of its process. All files are in a temporary folder, which is removed when this
 /// command ends.
 ///
-/// Missing programs are built first: kcm and ccm by cargo, those of the control plane once with Go, which takes about
-/// ten minutes (`cargo xtask control-plane --help` names their folder).
+/// Missing programs are built first: kcm and ccm by cargo, the programs of the control plane once with Go, which takes
+/// about ten minutes (`cargo xtask control-plane --help` names their folder).
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask demo                     # run the scenario, then keep running for your own kubectl

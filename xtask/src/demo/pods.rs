@@ -88,7 +88,7 @@ pub struct Pods<'a> {
     min_available: usize,
     /// The largest number of pods that the ReplicaSets requested together at any time. Pods are not counted for this: a
     /// deleted pod and its replacement belong to two ReplicaSets, and their events may arrive in either order.
-    most: i32,
+    max_requested: i32,
 }
 
 /// An event of one of the two watches.
@@ -120,7 +120,7 @@ impl<'a> Pods<'a> {
             min_ready,
             changes: stream::select(pod_changes, set_changes).boxed(),
             min_available: last_reported.available,
-            most: sets.values().sum(),
+            max_requested: sets.values().sum(),
             pods,
             sets,
             last_reported,
@@ -145,7 +145,7 @@ impl<'a> Pods<'a> {
         loop {
             let count = self.count();
             self.min_available = self.min_available.min(count.available);
-            self.most = self.most.max(self.sets.values().sum());
+            self.max_requested = self.max_requested.max(self.sets.values().sum());
             if count != self.last_reported {
                 self.environment.report_event(&count.to_string());
                 self.last_reported = count.clone();
@@ -163,23 +163,28 @@ impl<'a> Pods<'a> {
 
     fn apply(&mut self, change: Change) -> Result<()> {
         match change {
-            Change::Pod(event) => note(&mut self.pods, event, Pod::clone),
-            Change::Set(event) => note(&mut self.sets, event, requested),
+            Change::Pod(event) => apply_event(&mut self.pods, event, Pod::clone),
+            Change::Set(event) => apply_event(&mut self.sets, event, requested),
         }
     }
 
     /// Fails if there were fewer available pods, or more requested, than allowed at any moment; otherwise returns a
     /// summary.
-    pub fn kept_within(&self, required: usize, most: i32) -> Result<String> {
+    pub fn check_limits(&self, min_available: usize, max_requested: i32) -> Result<String> {
         ensure!(
-            self.min_available >= required,
-            "only {} pods were available at a time, {required} are required",
+            self.min_available >= min_available,
+            "at one time only {} pods were available, and {min_available} are required",
             self.min_available
         );
-        ensure!(self.most <= most, "{} pods were requested at a time, {most} are allowed", self.most);
+        ensure!(
+            self.max_requested <= max_requested,
+            "at one time {} pods were requested, and {max_requested} are allowed",
+            self.max_requested
+        );
         Ok(format!(
-            "never fewer than {} available (allowed: {required}), never more than {} pods requested (allowed: {most})",
-            self.min_available, self.most
+            "never fewer than {} available (allowed: {min_available}), never more than {} pods requested (allowed: \
+             {max_requested})",
+            self.min_available, self.max_requested
         ))
     }
 }
@@ -211,15 +216,15 @@ fn ended(what: &str) -> impl Stream<Item = Result<Change>> + use<> {
     stream::once(async { Err(error) })
 }
 
-/// Keeps the needed fields of each object.
-fn note<K: ResourceExt, T>(
+/// Applies an event to the known objects, of which `fields` returns the part that is kept.
+fn apply_event<K: ResourceExt, T>(
     known: &mut BTreeMap<String, T>,
     event: WatchEvent<K>,
-    look: impl Fn(&K) -> T,
+    fields: impl Fn(&K) -> T,
 ) -> Result<()> {
     match event {
         WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-            known.insert(uid(&object), look(&object));
+            known.insert(uid(&object), fields(&object));
         }
         WatchEvent::Deleted(object) => {
             known.remove(&uid(&object));

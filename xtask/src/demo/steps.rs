@@ -108,7 +108,7 @@ async fn update(environment: &DemoEnvironment) -> Result<String> {
     set_image(environment, SECOND).await?;
     pods.until(|count| count.is_all(SECOND, REPLICAS)).await?;
     rolled_out(environment).await?;
-    pods.kept_within(MIN_AVAILABLE, MAX_PODS)
+    pods.check_limits(MIN_AVAILABLE, MAX_PODS)
 }
 
 async fn undo(environment: &DemoEnvironment) -> Result<String> {
@@ -118,7 +118,7 @@ async fn undo(environment: &DemoEnvironment) -> Result<String> {
     rolled_out(environment).await?;
     let sets = replica_sets(environment).await?;
     ensure!(sets.len() == 2, "the first ReplicaSet should be used again, but there are {}", sets.len());
-    let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
+    let kept = pods.check_limits(MIN_AVAILABLE, MAX_PODS)?;
     Ok(format!("the pods run {FIRST} again, in its old ReplicaSet; {kept}"))
 }
 
@@ -149,7 +149,7 @@ async fn crash(environment: &DemoEnvironment) -> Result<String> {
     let in_use: Vec<_> = sets.iter().filter(|(_, replicas)| *replicas > 0).collect();
     ensure!(in_use.len() == 1, "one ReplicaSet should have pods, but these have: {in_use:?}");
     ensure!(sets.len() == 3, "three templates were used, but there are {} ReplicaSets: {sets:?}", sets.len());
-    let kept = pods.kept_within(MIN_AVAILABLE, MAX_PODS)?;
+    let kept = pods.check_limits(MIN_AVAILABLE, MAX_PODS)?;
     Ok(format!("the update was completed; {kept}"))
 }
 

@@ -18,7 +18,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// All of them.
+    /// All architectures.
     pub const ALL: [Arch; 2] = [Arch::Amd64, Arch::Arm64];
 
     /// Returns its name in images.
@@ -53,8 +53,8 @@ impl Arch {
         env::consts::ARCH == self.cpu()
     }
 
-    /// Returns names of C compilers for it, the preferred one first. One for glibc works if there is no other: ring's C
-    /// calls only functions that both libraries have.
+    /// Returns names of C compilers for the architecture, the preferred one first. A compiler for glibc works if there
+    /// is no other: ring's C calls only functions that both libraries have.
     fn compilers(self) -> Vec<String> {
         let own = format!("{}-linux-musl-gcc", self.cpu());
         if self.is_host() {

@@ -1,4 +1,4 @@
-//! A check of ELF headers: whether a binary needs anything of the system that it runs on.
+//! A check of ELF headers for a binary's requirements on the system that it runs on.
 
 use anyhow::{Context, Result, ensure};
 

@@ -10,11 +10,11 @@ use super::oci::Image;
 /// The result of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RunResult {
-    /// It succeeded with this output.
+    /// The binary succeeded with this output.
     Succeeded(String),
-    /// It failed with this message.
+    /// The binary failed with this message.
     Failed(String),
-    /// It cannot be run here, for this reason.
+    /// The binary cannot be run here, for this reason.
     Unsupported(String),
 }
 

@@ -17,7 +17,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Program; 2] = [Program::Kcm, Program::Ccm];
 
     /// Returns the package and its binary.
@@ -50,7 +50,7 @@ impl Program {
     }
 
     /// Returns the maximum size of the static binary, in bytes: ten per cent above the measured size, which detects
-    /// unintended growth. That of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
+    /// unintended growth. The size of ccm is an estimate: 15.7 MB were measured without the AWS SDK.
     pub fn limit(self) -> u64 {
         match self {
             Program::Kcm => 24_800_000,
@@ -58,7 +58,8 @@ impl Program {
         }
     }
 
-    /// Returns true if it uses TLS with servers other than the API server, whose authority is in its kubeconfig.
+    /// Returns true if the program uses TLS with servers other than the API server, whose authority is in its
+    /// kubeconfig.
     pub fn calls_a_cloud(self) -> bool {
         self == Program::Ccm
     }

@@ -15,10 +15,10 @@ const COPIES: &str = "component/src/flags/mod.rs";
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
 /// Flags that need no reader: every accepted value describes the program's fixed behaviour.
-const ALWAYS_SO: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
+const WITHOUT_READER: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
-/// The prefix of names that a function of the autoscaler completes.
-const COMPLETED: &str = "horizontal-pod-autoscaler-";
+/// The prefix that the autoscaler adds to the names of its flags when it reads them.
+const ADDED_PREFIX: &str = "horizontal-pod-autoscaler-";
 
 /// A source file without its tests.
 struct Source {
@@ -64,7 +64,7 @@ fn field_of(line: &str) -> Option<&str> {
 
 /// Returns true if a flag is read where its value can matter.
 fn is_read(name: &str, sources: &[Source]) -> bool {
-    let literals = [name, name.strip_prefix(COMPLETED).unwrap_or(name)].map(|name| format!("\"{name}\""));
+    let literals = [name, name.strip_prefix(ADDED_PREFIX).unwrap_or(name)].map(|name| format!("\"{name}\""));
     let mentioned = |line: &str| literals.iter().any(|literal| line.contains(literal));
     let mentions = |source: &Source| -> Vec<String> {
         let lines = source.text.lines().filter(|line| mentioned(line) && !is_declaration(line));
@@ -103,7 +103,7 @@ fn effective_flag_is_read_by_code() {
     let flags = flags(&sources, "Effective");
     assert!(flags.len() > 80, "only {} flags were found", flags.len());
     let unread: Vec<&&str> =
-        flags.iter().filter(|name| !ALWAYS_SO.contains(*name) && !is_read(name, &sources)).collect();
+        flags.iter().filter(|name| !WITHOUT_READER.contains(*name) && !is_read(name, &sources)).collect();
     assert!(unread.is_empty(), "declared effective and read nowhere: {unread:?}");
 }
 

@@ -67,7 +67,7 @@ pub enum Work {
     Programs,
     /// The smoke test of a real cluster.
     RealCluster {
-        /// It is a failure if this machine cannot run it.
+        /// The command line selects the smoke test: a machine that cannot run it is a failure.
         is_selected: bool,
     },
 }

@@ -35,7 +35,7 @@ impl Rules {
             if self.bans.contains(name) {
                 violations.push(format!("{name} {version} is banned"));
             }
-            // Our own have none.
+            // Our own packages have no source.
             let Some(source) = package["source"].as_str() else { continue };
             if !source.starts_with("registry+") {
                 violations.push(format!("{name} {version} comes from {source}, which is not a registry"));

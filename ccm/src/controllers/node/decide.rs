@@ -1,4 +1,4 @@
-//! The desired node, given its instance. Pure.
+//! The desired node, given its instance. Pure functions.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,8 +35,9 @@ pub fn missing_instance(node: &Node, age: i64) -> Option<String> {
     })
 }
 
-/// Returns true if neither the node nor its instance has a provider ID. Such a node stays uninitialized: other controllers
-/// need the ID, and nothing sets it later. Upstream: cloud-provider, CloudNodeController.getInstanceMetadata.
+/// Returns true if neither the node nor its instance has a provider ID. Such a node stays uninitialized: other
+/// controllers need the ID, and nothing sets it later. Upstream: cloud-provider,
+/// CloudNodeController.getInstanceMetadata.
 pub fn lacks_provider_id(node: &Node, instance: &Instance) -> bool {
     instance.provider_id.is_empty() && !has_provider_id(node)
 }
@@ -53,7 +54,7 @@ pub type Edits = BTreeMap<String, String>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadNodeIp(pub String);
 
-/// Returns the labels that differ from their beta ones. Upstream: cloud-provider,
+/// Returns the stable labels whose values differ from those of their beta labels. Upstream: cloud-provider,
 /// CloudNodeController.reconcileNodeLabels.
 pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
     let differing = LABEL_PAIRS.iter().filter_map(|(beta, stable)| {
@@ -65,10 +66,10 @@ pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
 
 /// Returns the labels that a new node gets from its instance, and the provider's labels that are left out.
 ///
-/// Both labels of each pair replace existing ones. A label of the provider is left out if the node has another value
-/// for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own labels may have any
-/// text, and one of them must not keep the node uninitialized.
-/// Upstream: cloud-provider, CloudNodeController.getNodeModifiersFromCloudProvider.
+/// The stable and the beta label of each pair replace existing labels. A label of the provider is left out if the node
+/// has another value for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own
+/// labels may have any text, and one of them must not keep the node uninitialized. Upstream: cloud-provider,
+/// CloudNodeController.getNodeModifiersFromCloudProvider.
 pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
     let mut edits = Edits::new();
     let values = [&instance.zone, &instance.region, &instance.instance_type];
@@ -127,8 +128,8 @@ pub fn addresses(node: &Node, instance: &Instance) -> Result<Option<Vec<Address>
     Ok(Some(wanted).filter(|wanted| !wanted.is_empty()))
 }
 
-/// Returns the addresses with the provided ones first, each the only one of its kind. Upstream: cloud-provider
-/// node/helpers, GetNodeAddressesFromNodeIP.
+/// Returns the addresses with the provided ones first, and without other addresses of the same kinds. Upstream:
+/// cloud-provider node/helpers, GetNodeAddressesFromNodeIP.
 fn preferred(provided: &str, addresses: Vec<Address>) -> Result<Vec<Address>, BadNodeIp> {
     let mut first: Vec<Address> = Vec::new();
     for ip in provided_ips(provided)? {

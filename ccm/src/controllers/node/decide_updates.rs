@@ -1,8 +1,7 @@
 //! The changes of an initialized node, given its instance: addresses, and the labels and taints that follow the
 //! instance. Policy, no IO.
 //!
-//! Of the labels and taints only those with the provider's prefixes are changed: the others belong to users and other
-//! controllers.
+//! Only labels and taints with the provider's prefixes are changed: the others belong to users and other controllers.
 
 use std::collections::BTreeMap;
 

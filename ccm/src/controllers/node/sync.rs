@@ -121,8 +121,8 @@ impl CloudNode {
         };
         let mut version = node.meta.version;
         if let Some(wanted) = wanted.filter(|wanted| !has_addresses(node, wanted)) {
-            // Bound to the version: the next patch replaces all taints, and relies on the version that this one
-            // returns.
+            // The write is bound to the version: the next patch replaces all taints, and relies on the version that
+            // this write returns.
             match self.write_addresses(node, &wanted, Some(version)).await {
                 Ok(response) => version = self.wrote(key, &response).unwrap_or(version),
                 Err(error) => return handle_failed_write(error),
@@ -172,7 +172,7 @@ impl CloudNode {
         }
     }
 
-    /// Writes addresses; with a version only if the node has not changed since.
+    /// Writes addresses. If a version is given, the write fails if the node has changed since.
     async fn write_addresses(
         &self,
         node: &Node,
@@ -245,13 +245,14 @@ impl CloudNode {
 
     /// Writes the changes of an initialized node. A conflict of its labels and taints does not delay its addresses.
     async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
-        // Before the addresses: all taints are replaced, which is valid only for the version that they were read from.
-        let marked = self.write_labels_and_taints(node, &changes).await;
+        // Labels and taints are written before the addresses: the patch replaces all taints, so it is valid only for
+        // the version that the taints were read from.
+        let labelled = self.write_labels_and_taints(node, &changes).await;
         if let Ok(Some(wanted)) = &changes.addresses {
             let response = self.write_addresses(node, wanted, None).await?;
             self.wrote(&node.meta.key(), &response);
         }
-        marked
+        labelled
     }
 
     async fn write_labels_and_taints(&self, node: &Node, changes: &Changes) -> Result<(), WriteError> {

@@ -226,7 +226,7 @@ fn missing_instance_is_reported_once_it_should_be_listed() {
 }
 
 #[test]
-fn uninitialized_node_is_left_out_of_updates_whatever_its_taint_has() {
+fn node_with_the_uninitialized_taint_is_left_out_of_updates() {
     let count = |taints: &[(&str, &str)]| {
         let mut node = node(&[], None);
         let taint = |(key, effect): &(&str, &str)| Taint {

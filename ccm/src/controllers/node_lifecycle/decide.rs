@@ -18,9 +18,9 @@ pub const REQUIRED_REPORTS: u32 = 2;
 /// The cloud's reports that an instance does not exist, since it was last found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
-    /// Their number.
+    /// Number of reports.
     pub times: u32,
-    /// The time since the first one.
+    /// Time since the first report.
     pub since: Duration,
 }
 
@@ -29,7 +29,7 @@ pub struct Missing {
 pub struct Facts {
     /// The Ready condition is True.
     pub ready: bool,
-    /// It has the shutdown taint.
+    /// The node has the shutdown taint.
     pub shut_down: bool,
     /// Its age.
     pub age: Duration,
@@ -48,7 +48,7 @@ pub enum Verdict {
     MarkShutDown,
     /// Remove the shutdown taint.
     MarkStarted,
-    /// Delete it.
+    /// Delete the node.
     Delete,
 }
 

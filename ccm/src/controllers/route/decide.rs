@@ -17,8 +17,8 @@ pub struct RouteNode {
     pub addresses: Vec<Address>,
     /// Its pod networks, `spec.podCIDRs`, not parsed.
     pub pod_cidrs: Vec<String>,
-    /// True if its condition reports that its routes exist; `None` if there is no condition, or another client wrote
-    /// it.
+    /// True if the node's condition reports that its routes exist; `None` if there is no condition, or another client
+    /// wrote the condition.
     pub reported: Option<bool>,
 }
 

@@ -75,7 +75,7 @@ fn prepare(context: &mut Context) -> anyhow::Result<Start> {
 
 fn start(manager: &mut Manager, context: &Context) {
     let values = &context.options.values;
-    // Both were checked by `prepare`.
+    // `prepare` has checked the provider's routes and the networks.
     let Some(routes) = context.cloud.provider().routes() else { return };
     let cluster = decide::cluster_networks(values.get_str("cluster-cidr")).unwrap_or_default();
     let queue = Queue::new(QueueOptions { window: WINDOW, max_window: MAX_WINDOW, ..QueueOptions::named("Routes") });

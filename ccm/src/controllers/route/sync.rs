@@ -88,7 +88,7 @@ impl<S: ClusterAccess> RouteTable<S> {
         let plan = decide::plan(&nodes, &routes, &self.cluster, complete);
         let now = Instant::now();
         let results = self.apply(&plan.changes, now).await;
-        let again = results.iter().filter_map(|result| result.as_ref().err().map(|failed| failed.0)).min();
+        let delay = results.iter().filter_map(|result| result.as_ref().err().map(|failed| failed.0)).min();
         let changed_conditions: Vec<_> = nodes
             .iter()
             .zip(&plan.nodes)
@@ -108,8 +108,8 @@ impl<S: ClusterAccess> RouteTable<S> {
         }
         self.forget_others(&nodes);
         // A delay that the cloud requests is limited to the period.
-        let next = again.map_or(self.period, |again| retry::requested_delay(again).min(self.period));
-        // Upstream: route controller, recordRouteSync: a failed change is no failed pass.
+        let next = delay.map_or(self.period, |delay| retry::requested_delay(delay).min(self.period));
+        // Upstream: route controller, recordRouteSync: a failed change does not make the pass a failed one.
         let result = if results.iter().any(Result::is_ok) { "changed" } else { "noop" };
         (Outcome::RequeueAfter(next), result)
     }

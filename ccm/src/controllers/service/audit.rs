@@ -43,7 +43,7 @@ pub struct AuditResult {
     /// Leaks that still exist.
     pub leaks: usize,
     /// The delay before the next audit while deletions are in progress; `None`: the audit period.
-    pub again: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
 /// A proven leak.
@@ -56,19 +56,19 @@ struct Leak {
 }
 
 impl Audit {
-    /// Remembers resources without a Service. Returns those that an audit at least one period ago found too.
+    /// Records resources without a Service. Returns the resources that an audit at least one period ago has found, too.
     fn suspect(&self, unwanted: Vec<Owned>, now: Instant) -> Vec<Owned> {
         let mut suspects = lock(&self.suspects);
         let before = std::mem::take(&mut *suspects);
-        let mut again = Vec::new();
+        let mut confirmed = Vec::new();
         for owned in unwanted {
             let since = before.get(&owned.id).copied();
             suspects.insert(owned.id.clone(), since.unwrap_or(now));
             if since.is_some_and(|since| now.duration_since(since) >= self.every) {
-                again.push(owned);
+                confirmed.push(owned);
             }
         }
-        again
+        confirmed
     }
 
     /// Returns the listed resources, and those being deleted that are no longer listed.
@@ -100,7 +100,7 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     }
     owned.retain(|owned| {
         if owned.id.namespace.is_empty() {
-            // Its tags name no Service: it may belong to any.
+            // The resource's tags name no Service: it may belong to any.
             !services.iter().any(|id| cloud.may_be_owned_by(owned, id))
         } else {
             let named = by_name.get(&(&*owned.id.namespace, &*owned.id.name));
@@ -110,8 +110,8 @@ fn without(mut owned: Vec<Owned>, services: &[LoadBalancerId], cloud: &dyn LoadB
     owned
 }
 
-/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and those that this process
-/// created.
+/// The inputs of an audit: the cluster's Services, the cloud's resources for Services, and the resources that this
+/// process created.
 pub struct Scope<'a, S> {
     pub kubernetes: &'a S,
     pub cloud: &'a dyn LoadBalancers,
@@ -132,7 +132,7 @@ impl Audit {
         let mut unwanted = unwanted(owned, &scope.kubernetes.services(), scope.cluster, scope.cloud);
         unwanted.retain(|owned| !known(owned));
         let mut leaks = scope.proven(self.suspect(unwanted, now)).await?;
-        let (mut again, mut deleting) = (None, Vec::new());
+        let (mut retry_after, mut deleting) = (None, Vec::new());
         for leak in std::mem::take(&mut leaks) {
             if !(self.collects && leak.absent && leak.owned.certain) {
                 scope.report(&leak);
@@ -146,7 +146,7 @@ impl Audit {
                 }
                 Ok(Deletion::InProgress(wait)) => {
                     let wait = retry::requested_delay(wait);
-                    again = Some(again.map_or(wait, |again: Duration| again.min(wait)));
+                    retry_after = Some(retry_after.map_or(wait, |delay: Duration| delay.min(wait)));
                 }
                 Err(_) => {}
             }
@@ -155,7 +155,7 @@ impl Audit {
         }
         self.set_deleting(deleting);
         self.counted.set_count(leaks.len());
-        Ok(AuditResult { leaks: leaks.len(), again })
+        Ok(AuditResult { leaks: leaks.len(), retry_after })
     }
 }
 

@@ -14,7 +14,7 @@ use super::pod_conditions::PodCondition;
 /// Reason why an object was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The object was deleted, or replaced by one of the same name. The watch delivers that as a change of its own.
+    /// The object was deleted, or replaced by one with the same name. The watch delivers that as a change of its own.
     #[error("the object no longer exists")]
     Deleted,
     /// The object was changed after it was cached. The watch delivers that change.
@@ -34,7 +34,7 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns all cached Services.
     fn services(&self) -> Vec<Arc<Service>>;
 
-    /// Returns the nodes that may take traffic. The list is shared; calls return the same one until it changes.
+    /// Returns the nodes that may take traffic. The list is shared; calls return the same list until the nodes change.
     fn nodes(&self) -> Arc<[NodeTarget]>;
 
     /// Returns a Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
@@ -62,7 +62,7 @@ pub trait Cluster: Send + Sync + 'static {
     async fn list_uncached(&self) -> Result<Vec<(ObjectKey, Uid)>, Refusal>;
 
     /// Adds the finalizer, unless the Service was changed after it was cached.
-    async fn hold(&self, service: &Service) -> Result<(), Refusal>;
+    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal>;
 
     /// Writes the load balancer's addresses, if given, into the Service's status, and the provider's annotations.
     async fn publish(

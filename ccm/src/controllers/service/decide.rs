@@ -10,8 +10,8 @@ use kinds::meta::Meta;
 use kinds::service::{self, Balancing, ServicePort, ServiceType};
 use kinds::{Service, Str};
 use providers::{
-    ClassFilter, CloudError, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus,
-    OtherService, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
+    ClassFilter, CloudError, ErrorKind, IpFamily, IpFamilyPolicy, IpMode, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancerStatus, OtherService, Port, Protocol, SessionAffinity, TargetPort, TrafficPolicy,
 };
 use serde_json::{Value, json};
 
@@ -26,12 +26,12 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 /// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DesiredState {
-    /// None, or one of another controller: this controller does nothing.
+    /// No load balancer, or a load balancer of another controller: this controller does nothing.
     Nothing,
     /// This controller's load balancer.
     LoadBalancer,
-    /// A load balancer is no longer requested. Because the finalizer is set, one may exist: it is deleted, then the
-    /// finalizer is removed.
+    /// A load balancer is no longer requested. Because the finalizer is set, a load balancer may exist: it is deleted,
+    /// then the finalizer is removed.
     Cleanup,
 }
 
@@ -68,7 +68,7 @@ pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> De
 }
 
 fn balancing(service: &Service) -> Result<&Balancing, CloudError> {
-    let missing = || CloudError::invalid_field("spec.type", "not LoadBalancer", "use LoadBalancer");
+    let missing = || CloudError::new(ErrorKind::Invalid, "ReadSpec", "spec.type is not LoadBalancer: use LoadBalancer");
     service.balancing.as_deref().ok_or_else(missing)
 }
 

@@ -34,7 +34,7 @@ pub enum Request {
 pub struct Wanted {
     pub spec: Arc<LoadBalancerSpec>,
     pub targeting: Targeting,
-    /// `None` if it needs endpoints, which are not watched.
+    /// `None` if the load balancer needs endpoints, which are not watched.
     pub targets: Option<Targets>,
 }
 
@@ -91,7 +91,7 @@ impl Request {
 /// The next step of a reconcile.
 #[derive(Debug, PartialEq)]
 pub enum Action<'a> {
-    /// There is nothing to do and nothing to remember.
+    /// There is nothing to do, and no state to keep.
     Forget,
     /// No call until this time has passed, or until something changes.
     Wait(Option<Duration>),
@@ -108,19 +108,19 @@ pub enum Action<'a> {
     /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
-    Publish { again: Duration },
+    Publish { next_check: Duration },
     /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this
     /// state before, so that the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
 /// Returns the load balancer of a previous Service, which has to be deleted first. That Service was deleted, or
-/// replaced by one of the same name, without waiting for the cleanup.
+/// replaced by one with the same name, without waiting for the cleanup.
 pub fn previous(state: &LoadBalancerState, own: Option<&LoadBalancerId>) -> Option<LoadBalancerId> {
     state.load_balancer.clone().filter(|id| Some(id) != own)
 }
 
-/// Returns the next action for a Service. `state` is that of this Service, not of an earlier one with the same name
+/// Returns the next action for a Service. `state` belongs to this Service, not to an earlier one with the same name
 /// (see [`previous`]).
 pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let has_finalizer = decide::has_finalizer(&service.meta);
@@ -180,7 +180,7 @@ fn balance<'a>(service: &Service, wanted: &'a Wanted, state: &LoadBalancerState,
             return Action::Update { wanted, targets, from: ensured.clone() };
         }
         if ensured.due > now {
-            return Action::Publish { again: ensured.due - now };
+            return Action::Publish { next_check: ensured.due - now };
         }
     }
     let drift = ensured.is_some();

@@ -101,15 +101,15 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.ensured = None;
         state.load_balancer = Some(id.clone());
         if let Some(spec) = state.last_spec.as_ref().filter(|_| state.gates.is_none()) {
-            // After a restart: the types of the conditions are known as long as the load balancer exists. Each deletion
-            // takes several steps, and one of them reads the types.
+            // A process that was restarted reads the types of the conditions from the load balancer while that exists.
+            // A deletion takes several steps; one read is enough for all of them.
             state.gates = readiness_gates::find(&self.kubernetes, &*self.cloud, spec).await;
         }
         match self.cloud.delete_last(id, state.last_spec.clone()).await {
             Ok(Deletion::Gone) => None,
-            Ok(Deletion::InProgress(again)) => {
+            Ok(Deletion::InProgress(delay)) => {
                 state.clear_failures();
-                Some(Outcome::RequeueAfter(retry::requested_delay(again)))
+                Some(Outcome::RequeueAfter(retry::requested_delay(delay)))
             }
             Err(error) => {
                 let words = retry::message(&error);

@@ -171,8 +171,8 @@ impl Cluster for Kubernetes {
         Ok(all.into_iter().map(|meta| (meta.key(), meta.uid)).collect())
     }
 
-    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
-        // With the version, success means that no previous leader has added it.
+    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal> {
+        // With the version as a precondition, success means that no previous leader has added the finalizer.
         let version = service.meta.version.to_string();
         self.patch(service, json!({ "metadata": { "finalizers": [FINALIZER], "resourceVersion": version } })).await
     }

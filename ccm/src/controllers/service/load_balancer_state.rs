@@ -22,7 +22,7 @@ pub struct LoadBalancerState {
     /// The load balancer that may exist; set before the first call that could create a part of it.
     pub load_balancer: Option<LoadBalancerId>,
     /// In this leadership term, the API server itself has confirmed the finalizer.
-    pub confirmed: bool,
+    pub is_finalizer_confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
     /// The request is invalid, and the targets of the existing load balancer follow nevertheless. Their kind is unknown,
@@ -32,7 +32,7 @@ pub struct LoadBalancerState {
     pub followed: BTreeSet<String>,
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
-    /// The load balancer as last ensured. Unset while a call runs, and after a failed one.
+    /// The load balancer as last ensured. Unset while a call runs, and after a failed call.
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
@@ -77,14 +77,14 @@ pub struct EnsuredLoadBalancer {
 pub enum Announced {
     /// A load balancer is created or changed according to this request.
     Ensuring(Arc<LoadBalancerSpec>),
-    /// It is deleted.
+    /// The load balancer is deleted.
     Deleting,
 }
 
 /// The pause after a failure.
 #[derive(Debug, Clone)]
 pub struct Pause {
-    /// Its end; `None`: it ends when the request changes.
+    /// The end of the pause; `None`: the pause ends when the request changes.
     pub until: Option<Instant>,
     /// The request that failed; `None`: a deletion.
     pub request: Option<Arc<LoadBalancerSpec>>,
@@ -146,7 +146,7 @@ pub struct LoadBalancerStates(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     states: HashMap<ObjectKey, LoadBalancerState>,
-    /// For each Service, those that have it among their `others`.
+    /// For each Service, the Services that have it among their `others`.
     referring: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
@@ -199,7 +199,7 @@ impl LoadBalancerStates {
         std::iter::once(key).chain(referring).filter(has_endpoints).cloned().collect()
     }
 
-    /// Returns the Services whose load balancers send traffic to this one too, or would if it existed.
+    /// Returns the Services whose load balancers also send traffic to this Service, or would if it existed.
     pub fn referring(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         self.lock().referring.get(key).into_iter().flatten().cloned().collect()
     }

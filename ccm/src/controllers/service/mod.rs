@@ -235,7 +235,7 @@ impl ServiceReconciler {
 
     async fn run_audit(&self) -> Outcome {
         match self.audit.run(&self.balancers.audit_scope()).await {
-            Ok(audited) => Outcome::RequeueAfter(audited.again.unwrap_or(self.audit.every)),
+            Ok(audited) => Outcome::RequeueAfter(audited.retry_after.unwrap_or(self.audit.every)),
             Err(error) => {
                 warn!(%error, "audit for leaked cloud resources failed");
                 Outcome::RequeueAfter(retry::retry_after(error.kind, u32::MAX).unwrap_or(MAX_WAIT))

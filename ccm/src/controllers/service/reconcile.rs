@@ -133,9 +133,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             Action::Update { wanted, targets, from } => {
                 return Ok(self.update(subject, (wanted, targets), from, state).await);
             }
-            Action::Publish { again } => {
+            Action::Publish { next_check } => {
                 self.publish_ensured(subject, state).await?;
-                Outcome::RequeueAfter(again)
+                Outcome::RequeueAfter(next_check)
             }
             Action::Ensure { wanted, targets, announce, drift } => {
                 self.ensure(subject, (wanted, targets), (announce, drift), state).await?
@@ -143,7 +143,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }))
     }
 
-    /// Reads what the Service requests. First remembers the objects that the request depends on, so that their changes
+    /// Reads what the Service requests. First records the objects that the request depends on, so that their changes
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
@@ -168,7 +168,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns an invalid request with what is known of a valid one.
+    /// Returns an invalid request, with the last valid request if it is known, else with the valid part of this
+    /// request.
     fn invalid(
         &self,
         subject: &Subject<'_>,
@@ -187,8 +188,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Request::Invalid { error, last: None, follow }
     }
 
-    /// Remembers the kind of targets. Their changes may already matter while a call is held back; they only requeue the
-    /// Service.
+    /// Records the kind of targets. From then on, changes of such targets requeue the Service, even while a call is
+    /// held back.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {
             state.targeting = Some(targeting);
@@ -298,8 +299,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         };
         warn!(service = %wanted.spec.id, %error, "updating targets failed while a retry waits");
         state.last_targets = None;
-        let again = retry::retry_after(error.kind, state.failures);
-        wait.into_iter().chain(again).min()
+        let retry = retry::retry_after(error.kind, state.failures);
+        wait.into_iter().chain(retry).min()
     }
 
     /// Updates the targets of a load balancer that is otherwise as requested. Returns `None` if another action follows.
@@ -317,14 +318,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let same_nodes = names(&from.targets).eq(names(targets));
                 state.ensured = Some(EnsuredLoadBalancer { targets: targets.clone(), ..from });
                 state.clear_failures();
-                // Labels and addresses of nodes change often; hosts are new only if other nodes are. Pods change too
-                // often for an event each.
+                // There is no event for changed labels and addresses of nodes, or for changed pods: these change too
+                // often.
                 if wanted.targeting == Targeting::Nodes && !same_nodes {
                     self.announce_hosts(subject, targets);
                 }
                 None
             }
-            // Another client deleted it; the next action creates it again.
+            // Another client deleted the load balancer; the next action creates it again.
             Err(error) if error.is_not_found() => None,
             Err(error) => Some(self.record_failed_update(subject, wanted, state, (&targets.nodes, &error))),
         }
@@ -407,18 +408,18 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.ingress = Some(decide::ingress(&ensured.status));
         state.annotations = Some(ensured.annotations);
         match ensured.progress {
-            Progress::After(again) => {
+            Progress::After(delay) => {
                 self.publish(subject, state).await?;
-                Ok(Outcome::RequeueAfter(retry::requested_delay(again)))
+                Ok(Outcome::RequeueAfter(retry::requested_delay(delay)))
             }
             Progress::Settled => {
                 let resync = decide::resync_after(self.resync, &spec.id.uid);
-                let again = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
-                let due = Instant::now() + again;
+                let next_check = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
+                let due = Instant::now() + next_check;
                 let targets = wanted.remembered(targets);
                 state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets, due });
                 self.publish_ensured(subject, state).await?;
-                Ok(Outcome::RequeueAfter(again))
+                Ok(Outcome::RequeueAfter(next_check))
             }
         }
     }
@@ -432,36 +433,36 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     ) -> Result<bool, ReconcileError> {
         let service = subject.service;
         let in_cache = decide::has_finalizer(&service.meta);
-        if in_cache && state.confirmed {
+        if in_cache && state.is_finalizer_confirmed {
             return Ok(true);
         }
         // The previous leader may have removed the finalizer after this cache was filled.
         if in_cache {
             match self.kubernetes.has_finalizer(service).await {
                 Ok(true) => {
-                    state.confirmed = true;
+                    state.is_finalizer_confirmed = true;
                     return Ok(true);
                 }
                 Ok(false) | Err(Refusal::Deleted) => return Ok(false),
                 Err(error) => return Err(self.record_failed_write(subject, state, "read the Service", &error)),
             }
         }
-        match self.kubernetes.hold(service).await {
+        match self.kubernetes.add_finalizer(service).await {
             Ok(()) => {
-                state.confirmed = true;
+                state.is_finalizer_confirmed = true;
                 if state.load_balancer.is_none() {
                     self.cloud.starts_empty(&subject.id);
                 }
                 Ok(true)
             }
-            // A previous leader may have added it.
+            // A previous leader may have added the finalizer.
             Err(Refusal::Deleted | Refusal::Changed) => Ok(false),
             Err(error) => Err(self.record_failed_write(subject, state, "add load balancer cleanup finalizer", &error)),
         }
     }
 
     /// Publishes a load balancer that is as requested, then records the end of the operation that an event announced.
-    /// If the write fails, its retry records it.
+    /// If the write fails, its retry records the end.
     async fn publish_ensured(
         &self,
         subject: &Subject<'_>,
@@ -525,18 +526,18 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         if state.last_report.update(&message, now) {
             self.record(id, service, Warning, reason, &message);
         }
-        let again = match (retry::retry_after(error.kind, state.failures), &request) {
+        let delay = match (retry::retry_after(error.kind, state.failures), &request) {
             // A user cannot fix a deletion: the provider's error is a defect, and a later attempt may succeed.
             (None, None) => Some(retry::MAX_WAIT),
-            (again, _) => again,
+            (delay, _) => delay,
         };
         let throttled = matches!(error.kind, ErrorKind::Throttled { .. });
-        state.pause = Some(Pause { until: again.map(|again| now + again), request, throttled });
-        after(again)
+        state.pause = Some(Pause { until: delay.map(|delay| now + delay), request, throttled });
+        after(delay)
     }
 }
 
-/// Requeue after a time, or only when something changes.
+/// Returns the outcome that requeues after a time, or only when something changes.
 pub(super) fn after(wait: Option<Duration>) -> Outcome {
     wait.map_or(Outcome::Done, Outcome::RequeueAfter)
 }

@@ -45,7 +45,7 @@ const BATCH_WINDOW: Duration = Duration::from_millis(200);
 /// First and maximum delay after failures.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// Checks the flags. As upstream, a missing flag ends the process. Upstream: cloud-provider-aws,
+/// Checks the flags. As in upstream, a missing flag ends the process. Upstream: cloud-provider-aws,
 /// TaggingControllerOptions.Validate.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     if context.cloud.provider().tagging().is_none() {
@@ -70,11 +70,11 @@ fn watches(builder: &mut Builder, _: &Context) {
 
 /// Returns the checksum of tags for the label on Nodes.
 ///
-/// It equals upstream's, so that a takeover in either direction makes no calls.
+/// The checksum equals upstream's, so that a takeover in either direction makes no calls.
 fn checksum(tags: &BTreeMap<String, String>) -> String {
     let mut pairs: Vec<String> = tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.sort();
-    // Not for security: the label must equal upstream's.
+    // MD5 is not used for security: the label must equal upstream's.
     let sum = Md5::digest(pairs.join(","));
     sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -183,10 +183,10 @@ impl Tagger {
                 tagged.push(node);
                 continue;
             };
-            let again = is_retried(&error, self.is_new(&node));
-            self.metrics.failed(again);
-            warn!(node = &*node.meta.name, instance = id, %error, retry = again, "instance not tagged");
-            if again {
+            let will_retry = is_retried(&error, self.is_new(&node));
+            self.metrics.failed(will_retry);
+            warn!(node = &*node.meta.name, instance = id, %error, retry = will_retry, "instance not tagged");
+            if will_retry {
                 needs_retry = true;
             } else {
                 self.pending.give_up(node.meta.key(), id);
@@ -235,10 +235,10 @@ impl Tagger {
             let attempts = work.untag.get(&id).copied().unwrap_or_default() + 1;
             match result {
                 Err(error) if is_retried(&error, false) => {
-                    let again = attempts < MAX_UNTAG_ATTEMPTS;
-                    self.metrics.failed(again);
-                    warn!(instance = id, %error, retry = again, "tags not removed from instance");
-                    if again {
+                    let will_retry = attempts < MAX_UNTAG_ATTEMPTS;
+                    self.metrics.failed(will_retry);
+                    warn!(instance = id, %error, retry = will_retry, "tags not removed from instance");
+                    if will_retry {
                         work.untag.insert(id, attempts);
                         continue;
                     }

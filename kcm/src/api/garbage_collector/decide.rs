@@ -13,28 +13,28 @@ pub const ORPHAN: &str = "orphan";
 /// The state of an owner on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnerState {
-    /// It exists, and its dependents stay.
+    /// The owner exists, and its dependents stay.
     Solid,
-    /// It does not exist.
+    /// The owner does not exist.
     Dangling,
-    /// It is being deleted and waits for the deletion of its dependents.
+    /// The owner is being deleted and waits for the deletion of its dependents.
     Waiting,
 }
 
 /// The action for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// It is kept unchanged.
+    /// The object is kept unchanged.
     Keep,
-    /// It stays; its references to these owners are removed.
+    /// The object stays; its references to these owners are removed.
     DropReferences(Vec<Uid>),
-    /// It is deleted after its own dependents. If there may be a cycle, it first stops blocking the deletion of its
-    /// owners.
+    /// The object is deleted after its own dependents. If there may be a cycle, it first stops blocking the deletion of
+    /// its owners.
     DeleteForeground {
         /// Stop blocking the deletion of the owners.
         unblock: bool,
     },
-    /// It is deleted.
+    /// The object is deleted.
     Delete(Propagation),
 }
 
@@ -51,7 +51,7 @@ pub fn plan(
         return Plan::Keep;
     }
     if any(OwnerState::Solid) {
-        // References are compared by uid: a wrong one next to a right one of the same uid is kept.
+        // References are compared by uid: a wrong reference is kept if a right one has the same uid.
         let solid = owners.iter().filter(|(_, state)| *state == OwnerState::Solid);
         let solid: HashSet<&Uid> = solid.map(|(uid, _)| uid).collect();
         let others: Vec<Uid> = owners.iter().map(|(uid, _)| uid).filter(|uid| !solid.contains(uid)).cloned().collect();

@@ -24,7 +24,8 @@ struct Vertex<'a> {
     is_virtual: bool,
 }
 
-/// Returns the objects with owners or dependents, and their references; with `uids` only those connected with these.
+/// Returns the objects with owners or dependents, and their references. If `uids` is not empty, only objects that are
+/// connected with these UIDs are returned.
 pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
     let objects: Vec<GraphObject<'_>> =
         if uids.is_empty() { graph.objects().collect() } else { connected_objects(graph, uids) };

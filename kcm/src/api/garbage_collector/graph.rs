@@ -20,7 +20,7 @@ use super::owner_reads::OwnerReads;
 pub enum Effect {
     /// Check if this object exists and has to be deleted.
     Check(Uid),
-    /// The same, with backoff.
+    /// Like [`Effect::Check`], with backoff.
     CheckLater(Uid),
     /// Orphan the dependents of this object.
     Orphan(Uid),
@@ -313,7 +313,7 @@ impl Graph {
         effects
     }
 
-    /// Removes the objects of a kind that is no longer watched: they may exist or not.
+    /// Removes the objects of a kind that is no longer watched: their existence is no longer known.
     pub fn forget_kind(&mut self, resource: &Resource) -> Vec<Effect> {
         let Some((api_version, kind)) = self.kinds.remove(resource) else { return Vec::new() };
         let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);
@@ -410,9 +410,9 @@ impl Graph {
         dependents.filter_map(|dependent| self.nodes.get(dependent))
     }
 
-    /// Returns the dependents that refer to an owner by these coordinates, and those that refer to it by others. A
-    /// dependent with several references may be in both lists. Upstream: pkg/controller/garbagecollector,
-    /// partitionDependents.
+    /// Returns the dependents that refer to an owner by these coordinates, and the dependents that refer to it by other
+    /// coordinates. A dependent with several references may be in both lists. Upstream:
+    /// pkg/controller/garbagecollector, partitionDependents.
     fn partition(&self, owner: &Identity) -> (Vec<&Node>, Vec<&Node>) {
         let (mut matching, mut differing) = (Vec::new(), Vec::new());
         for dependent in self.dependents_of(&owner.uid) {

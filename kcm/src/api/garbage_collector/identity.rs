@@ -40,7 +40,8 @@ impl Identity {
             == (&self.uid, &self.name, &self.kind, &self.api_version)
     }
 
-    /// Returns true if an object of this namespace may have it as owner: its own namespace, or none.
+    /// Returns true if an object of this namespace may have this owner: the owner is in the same namespace, or
+    /// cluster-scoped.
     pub fn may_own_in(&self, namespace: &str) -> bool {
         self.namespace.is_empty() || *self.namespace == *namespace
     }
@@ -51,7 +52,7 @@ impl Identity {
     }
 }
 
-/// Formats it as upstream's events do.
+/// Formats the identity as upstream's events do.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, api_version, namespace, name, uid } = self;

@@ -2,9 +2,9 @@
 //!
 //! The API server does not check the names in ownerReferences: they may contain anything, even names that no object can
 //! have. A name must never change the path of a request, so that names with path separators and percent signs are
-//! resolved here, without a request. The result is upstream's, whose client joins the name to the path and removes
-//! dot segments: a path to another object, or to nothing, means that the owner does not exist; a path to a list or to a
-//! discovery document, or one that the API server refuses, is an error, and the dependent stays.
+//! resolved here, without a request. The result is that of upstream, whose client joins the name to the path and
+//! removes dot segments. If the path leads to another object, or to nothing, the owner does not exist. If it leads to a
+//! list or a discovery document, or is refused by the API server, that is an error, and the dependent stays.
 
 use kinds::Resource;
 
@@ -56,7 +56,7 @@ fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
     path
 }
 
-/// Returns true if a path is that of one object of any kind, or of a part of it.
+/// Returns true if a path is that of an object of any kind, or of a subresource.
 fn is_below_object(path: &[&str]) -> bool {
     match path {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {

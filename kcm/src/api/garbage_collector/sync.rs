@@ -31,7 +31,7 @@ use super::patch;
 /// cmd/kube-controller-manager/app, core.go.
 const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Discovery is read again for an unknown kind when it is older than this.
+/// Age from which discovery is read again for an unknown kind.
 const DISCOVERY_AGE: Duration = Duration::from_secs(5);
 
 /// Maximum number of concurrent patches of one owner's dependents.

@@ -17,11 +17,11 @@ use tokio::time::Instant;
 
 use super::GRACE;
 
-/// Minimum number of objects of a large namespace. The server deletes fewer objects faster than it lists each kind once
-/// more.
+/// Minimum number of objects of a large namespace. Below it, listing each kind a second time takes longer than the
+/// deletions.
 const LARGE_NAMESPACE: usize = 1000;
 
-/// Namespaces that are deleted at about the same time share one count of their objects.
+/// Maximum age of a count of objects, which namespaces that are deleted at about the same time share.
 const COUNT_AGE: Duration = Duration::from_secs(2);
 
 /// Minimum number of deletions from which the server's speed is measured.
@@ -30,9 +30,9 @@ const MIN_SAMPLE: usize = 100;
 /// The cost of deleting a pod for the API server, in deletions of other objects.
 pub const POD_COST: usize = 4;
 
-/// Assumed speedup of deleting kinds in parallel instead of one after the other. 1.8 was measured with a server of two
-/// cores; the higher value here delays the start, because everything has to be listed again if the work ends before the
-/// grace period.
+/// Assumed speedup of deleting kinds in parallel instead of one after the other. A server with two cores had a speedup
+/// of 1.8. The higher value here delays the start: if the work ends before the grace period, everything has to be
+/// listed again.
 const PARALLEL_SPEEDUP: f64 = 2.2;
 
 /// Group and plural name of a resource, without its version.
@@ -55,8 +55,8 @@ pub struct NamespaceDeletion {
 /// Numbers of objects of a large namespace, by kind.
 pub type ObjectCounts = Arc<[(ResourceName, usize)]>;
 
-/// Returns how long before the end of the grace period to begin emptying kinds in parallel, so that the work lasts
-/// until then. `sample` objects took `took`, and `left` remain.
+/// Returns the lead time: emptying kinds in parallel begins this time before the end of the grace period, so that both
+/// end together. The deletion of `sample` objects took `took`, and `left` objects remain.
 pub fn lead_time(sample: usize, took: Duration, left: usize) -> Duration {
     if sample < MIN_SAMPLE {
         return Duration::MAX;

@@ -91,7 +91,7 @@ impl Namespaces {
             return Ok(Outcome::Done);
         };
         if let Some(grace) = self.deletions.get(&known.meta.uid).grace() {
-            // It is requeued at the end of the grace period.
+            // The namespace is requeued at the end of the grace period.
             return self.begin_early(key, &known.meta.uid, grace).await.map(|()| Outcome::Done);
         }
         let Some(mut namespace) = self.read(key, &known.meta.uid).await? else { return Ok(Outcome::Done) };
@@ -100,7 +100,7 @@ impl Namespaces {
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
-        // Conditions of a namespace that the next request deletes would never be read.
+        // The next request deletes the namespace: its conditions would never be read.
         let will_remain = !findings.is_clean() || namespace.has_other_finalizers(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.is_complete, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| will_remain) {
@@ -132,7 +132,7 @@ impl Namespaces {
         }
     }
 
-    /// Empties a large namespace during its grace period, and reads the namespace at the end of that.
+    /// Empties a large namespace during its grace period, and reads the namespace when the grace period ends.
     async fn begin_early(&self, key: &ObjectKey, uid: &Uid, grace: Duration) -> Result<(), ReconcileError> {
         let ends = Instant::now() + grace;
         let Some(object_counts) = self.deletions.object_counts(&key.name, || self.watched.sources()) else {
@@ -156,8 +156,8 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes the pods, or else the kind with the most objects. The time that this takes determines when to begin with
-    /// the other kinds, so that they are not finished before the grace period ends.
+    /// Deletes the pods, or else the kind with the most objects. The duration determines the time at which the other
+    /// kinds are begun, so that they are not finished before the grace period ends.
     async fn empty_early(
         &self,
         namespace: &TerminatingNamespace,
@@ -346,7 +346,7 @@ impl Namespaces {
         if served.verbs.contains(Verbs::DELETE_COLLECTION) {
             match self.writer.delete_collection(&served.resource, namespace).await {
                 Err(error) if is_unsupported(&error) => {}
-                // The objects were deleted; there are too many for one response.
+                // The objects were deleted, but the response that lists them is too long.
                 Err(WriteError::TooLong(_)) => return Ok(None),
                 result => return result,
             }
@@ -441,7 +441,8 @@ fn identity(meta: &[u8], namespace: &str) -> (ObjectKey, Uid) {
     (key, Uid::parse(find_str(meta, object_meta::UID)))
 }
 
-/// Returns the token with which a list goes on whose own token has expired, because the deletion of its objects took long.
+/// Returns the token that continues a list whose previous token has expired, because the deletion of its objects took
+/// long.
 fn continued(error: &WriteError) -> Option<String> {
     let status = error.refused().filter(|status| status.code == 410)?;
     status.next.as_ref().map(|next| next.0.clone())

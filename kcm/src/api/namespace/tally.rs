@@ -13,8 +13,8 @@ use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
 
-/// Number of remaining objects up to which each deletion is awaited by the watch. More are only counted, and checked again
-/// after upstream's delay.
+/// Number of remaining objects up to which each deletion is awaited by the watch. More objects are only counted, and
+/// checked again after upstream's delay.
 const MAX_AWAITED: usize = 10_000;
 
 /// Maximum length of a name and a namespace that the API server accepts, in bytes. An aggregated API may send longer ones.
@@ -41,7 +41,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts nothing yet.
+    /// Returns a tally without objects.
     pub fn new() -> Self {
         Self { awaited: Some(Vec::new()), ..Self::default() }
     }
@@ -92,8 +92,7 @@ impl Tally {
         Meta::decode(&self.interner, &identity, |_, _| {}).ok()
     }
 
-    /// Returns the result for the objects, which still exist after the deletion of all was requested, and the objects, if
-    /// their deletion can be awaited.
+    /// Returns the counted objects as those that still exist after the deletion of all was requested.
     pub fn finish(self, resource: &Resource, namespace: &str, estimate_seconds: i64) -> Remaining {
         let result = CleanupResult::of(resource, namespace, self.objects, self.finalizers, estimate_seconds);
         Remaining { result, objects: self.awaited }

@@ -1,4 +1,4 @@
-//! Tests of a namespace's conditions, in upstream's wording, and of when it is processed again.
+//! Tests of a namespace's conditions, in upstream's wording, and of the time at which it is processed again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -146,7 +146,7 @@ fn conditions_report_the_problems() {
 }
 
 #[test]
-fn foreign_conditions_are_kept_in_place() {
+fn conditions_of_other_clients_keep_their_place() {
     let other = Condition {
         kind: "Other".into(),
         status: "True".into(),
@@ -168,7 +168,7 @@ fn only_own_finalizer_is_removed() {
 proptest! {
     /// A namespace is never deleted while anything remains, is unknown or has failed; and it is always checked again.
     #[test]
-    fn clean_means_that_nothing_is_left(
+    fn namespace_is_clean_only_if_nothing_remains(
         parts in proptest::collection::vec((0usize..3, 0i64..40, any::<bool>(), any::<bool>()), 0..6),
         broken: bool,
     ) {

@@ -55,7 +55,7 @@ impl Family {
     }
 }
 
-/// Separates the name of a storage class from the resource that is counted for it.
+/// Separator between the name of a storage class and the resource that is counted for it.
 const BY_STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 /// Suffix after the name of a device class: the resource counts its devices.
 const BY_DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
@@ -155,7 +155,8 @@ pub fn of_volume_claim(name: &str, claim: &ClaimUsage) -> Amount {
 #[derive(Debug, Default)]
 pub struct Classes {
     names: HashSet<Str>,
-    /// An extended resource may have several classes, for example while one replaces another. Devices of each count.
+    /// An extended resource may have several classes, for example while one replaces another. Devices of each class
+    /// count.
     by_resource: HashMap<Str, Vec<Str>>,
 }
 
@@ -194,8 +195,8 @@ pub fn may_depend_on_classes(name: &str) -> bool {
     name.strip_prefix("requests.").is_some_and(|resource| resource.contains('/'))
 }
 
-/// Returns the amounts that a ResourceClaim counts for. `pod` are the amounts of the pod that the claim was created
-/// for: devices that its requests count already are not counted twice.
+/// Returns the amounts that a ResourceClaim counts for. `pod` is the usage of the pod for which the claim was created:
+/// devices that the pod's requests contain are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
     let devices = |counts: &dyn Fn(&str) -> bool| {
         let counted = claim.devices.iter().filter(|(class, _)| counts(class));

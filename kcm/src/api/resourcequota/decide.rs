@@ -15,7 +15,7 @@ use runtime::queue::MAX_DELAY;
 use super::amounts::{self, Classes, Family};
 use super::recounts::CountMode;
 
-/// Resources whose objects are counted without the prefix `count/`, as before it existed. Upstream:
+/// Resources that quotas name without the prefix `count/`: the names are older than the prefix. Upstream:
 /// pkg/quota/v1/evaluator/core, legacyObjectCountAliases.
 const OLD_NAMES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
@@ -64,7 +64,7 @@ pub struct NamespaceUsage {
     pub recheck: Option<Duration>,
 }
 
-/// Numbers of pods by usage: those that count, and those that no longer count (finished, or past their grace period).
+/// Numbers of pods by usage: pods that count, and pods that have finished or are past their grace period.
 type PodsByUsage<'a> = HashMap<&'a PackedUsage, (usize, usize)>;
 
 /// Returns the usage of the resources that a quota limits.
@@ -161,8 +161,9 @@ fn sum(
 
 /// Returns `used` of the new status, or `None` if nothing has to be written.
 ///
-/// Resources that could not be counted keep their old amount. The old text is kept if it means the same amount, or if
-/// the new amount is lower and `mode` does not allow that. Upstream: pkg/controller/resourcequota, syncResourceQuota.
+/// Resources that could not be counted keep their old amount. The old text of an amount is kept if it means the same
+/// amount, or if the new amount is lower and `mode` does not allow that. Upstream: pkg/controller/resourcequota,
+/// syncResourceQuota.
 pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: CountMode) -> Option<Quantities> {
     let keeps_text = |counted: &Amount, written: &str| {
         let written = Amount::parse(written);
@@ -185,8 +186,9 @@ pub fn quantities_to_write(quota: &ResourceQuota, used: &NamespaceUsage, mode: C
 
 /// Returns true if the status has a larger amount of a resource than was counted.
 ///
-/// Either an object that admission has counted is not stored yet, or it was deleted before the increased status reached
-/// the cache. In the second case, the count after the deletion found no difference.
+/// There are two causes. An object that admission has counted may not be stored yet. Or an object was deleted before
+/// the cache contained the status that admission had increased for it: the count after the deletion then found nothing
+/// to correct.
 pub fn status_exceeds(quota: &ResourceQuota, used: &NamespaceUsage) -> bool {
     // Only resources that the quota limits are counted.
     quota.status_used.iter().any(|(name, text)| {

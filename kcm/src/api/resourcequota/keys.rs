@@ -20,7 +20,7 @@ pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &
     let every = registry.every_kind();
     let full = recounts.clone();
     quotas.subscribe(move |change| {
-        // New kinds are added first, so that a kind that stays is not dropped in between.
+        // New kinds are requested before old ones are dropped, so that the count of a kind that stays is kept.
         counted_by(change.new).for_each(|(group, plural)| every.request_kind(group, plural));
         counted_by(change.old).for_each(|(group, plural)| every.release_kind(group, plural));
         if needs_full_count(change)
@@ -130,8 +130,9 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Returns the key of a quota whose status was written. It is compared with the objects in the cache: admission's
-/// number may arrive after the deletion of the object that it counted, and any client may have written the status.
+/// Returns the key of a quota whose status was written. The status is compared with the objects in the cache: the cache
+/// may receive admission's write after the deletion of the object that admission has counted, and any client may have
+/// written the status.
 pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
     let (old, new) = (change.old?, change.new?);
     let is_same =

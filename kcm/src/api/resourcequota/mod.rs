@@ -30,7 +30,7 @@ use census::Census;
 use recounts::Recounts;
 use sync::Quotas;
 
-/// Changes are coalesced over this time at first.
+/// Initial time over which changes are coalesced.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Maximum of the coalescing time, while many objects change.
 const MAX_WINDOW: Duration = Duration::from_millis(200);

@@ -21,7 +21,8 @@ pub enum CountMode {
     RaiseOnly,
 }
 
-/// The time of the next full count of each quota. A quota that was never counted has no entry. `None`: only on request.
+/// The time of the next full count of each quota. A quota that was never counted has no entry. `None`: a full count is
+/// done only on request.
 #[derive(Debug, Default)]
 pub struct Recounts(Mutex<HashMap<ObjectKey, Option<Instant>>>);
 
@@ -44,7 +45,7 @@ impl Recounts {
     /// Sets a time for the next full count, unless an earlier one is set. Returns the time that is set then.
     pub fn schedule(&self, key: &ObjectKey, at: Option<Instant>) -> Option<Instant> {
         let mut due = self.lock();
-        // Without an entry a full count was requested during this one, and its key is on the queue.
+        // If the entry is missing, a full count was requested during this one, and the quota's key is on the queue.
         let next = due.get_mut(key)?;
         *next = [*next, at].into_iter().flatten().min();
         *next

@@ -65,7 +65,7 @@ impl Quotas {
         };
         let mode = self.recounts.begin(key, Instant::now());
         let content = Arc::new(self.content(&quota));
-        // Many limits and pods take a while, which must not delay other tasks.
+        // Counting for many limits and pods takes a while, and must not delay other tasks.
         let counted = content.clone();
         let counting = quota.clone();
         let now = (self.clock)();
@@ -171,8 +171,8 @@ impl Quotas {
         content
     }
 
-    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Until it
-    /// does, it is the oldest claim that was created for the pod's extended resources. Upstream:
+    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Before it
+    /// does, the oldest claim that was created for the pod's extended resources counts. Upstream:
     /// pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;

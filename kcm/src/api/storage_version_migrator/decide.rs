@@ -11,7 +11,7 @@ use runtime::write::WriteError;
 /// Maximum time for which a new migration waits for a resource that is not served yet: its definition may be new, too.
 const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
-/// Maximum time for which a migration waits for a resource that may be in a version of its group that is unavailable.
+/// Maximum time for which a migration waits for a resource while a version of the resource's group is unavailable.
 const UNAVAILABLE_GROUP_WAIT: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an error in a message. The API accepts messages of up to 32 KiB.
@@ -149,7 +149,7 @@ pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
 }
 
 /// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a
-/// response is not a `Status` of the API, while that about a missing object is one.
+/// response is not a `Status` of the API; the response about a missing object is one.
 fn is_not_served(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 404 && status.reason.is_empty())
 }
@@ -159,7 +159,7 @@ fn is_not_served(error: &WriteError) -> bool {
 pub enum ListFailure {
     /// A retry may succeed. Discovery decides whether the resource is still served.
     Retry,
-    /// The token has expired; this one lists the rest of the objects in a newer state of the server.
+    /// The token has expired; this new token lists the rest of the objects in a newer state of the server.
     ContinueAt(String),
     /// The token has expired, and the list cannot be continued.
     StartAgain,

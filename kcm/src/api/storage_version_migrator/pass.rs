@@ -67,7 +67,7 @@ impl Pass {
     /// was recorded. Pages that were read before an error are not read again.
     ///
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
-    /// migration began are the same in both, and all others need no patch.
+    /// migration began are in both states, and all other objects need no patch.
     ///
     /// # Errors
     /// When a page cannot be read. The next call continues there.

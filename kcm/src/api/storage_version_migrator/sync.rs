@@ -212,7 +212,7 @@ impl Migrator {
         ended.set_condition(self.running(running_message(Some(objects), None)));
         ended.set_condition(true_condition("Succeeded", SUCCEEDED, "Migration completed".to_owned(), self.now()));
         info!(migration = &*migration.meta.name, objects = objects.1, "all stored objects are migrated");
-        // Kept, so that a retry of this write does not list the objects again.
+        // The pass is kept, so that a retry of this write does not list the objects again.
         self.passes().insert(migration.meta.key(), pass);
         self.write(&ended).await
     }
@@ -263,7 +263,7 @@ impl Migrator {
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
-            // The runner or another client has changed it: it is read again.
+            // The runner or another client has changed the migration, which is read again.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }

@@ -16,7 +16,7 @@ const MAX_DOCUMENTS: usize = 8;
 /// Maximum idle time of a document, which may have megabytes. Policies that are created together share it; the next one
 /// may be created months later.
 const UNUSED_TIME: Duration = Duration::from_secs(10);
-/// Time without a failure after which an unreadable document delays policies again.
+/// Time without failures after which a document counts as readable: its next failure delays policies.
 const FAILURE_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
@@ -136,14 +136,14 @@ impl Cache {
         self.documents.insert(path.to_owned(), Entry { document, used: now });
     }
 
-    /// Returns true if a document has failed for some time, and recently.
+    /// Returns true if the failures of a document have lasted for [`UNREADABLE_DELAY`], and the last one is recent.
     fn is_given_up(&self, path: &str) -> bool {
         self.failures.get(path).is_some_and(|failure| {
             failure.last.duration_since(failure.first) >= UNREADABLE_DELAY && failure.last.elapsed() < UNREADABLE_DELAY
         })
     }
 
-    /// Records a failure. Returns true if the document has failed for some time.
+    /// Records a failure. Returns true if the failures of the document have lasted for [`UNREADABLE_DELAY`].
     fn record_failure(&mut self, path: &str) -> bool {
         let now = Instant::now();
         // After [`FAILURE_AGE`] without a failure, the delay begins again.

@@ -47,7 +47,7 @@ impl Tokens {
     /// Deletes the tokens of a deleted account.
     ///
     /// Differs from upstream: a token whose reference has no UID is kept if another account with that name exists,
-    /// because it may have been created for that one.
+    /// because the token may belong to that account.
     async fn sync_account(&self, account: &ObjectKey, uid: &Uid) -> Result<Outcome, ReconcileError> {
         if self.cached_account(account, Some(uid)).is_some() {
             return Ok(Outcome::Done);
@@ -95,7 +95,7 @@ impl Tokens {
 
     /// Removes a deleted secret from its account's list.
     ///
-    /// Only the API server decides what the account lists: the cache may lack the addition of the secret.
+    /// The account is read from the API server, because the cache may lack the addition of the secret.
     async fn remove_from_account(
         &self,
         secret: &ObjectKey,

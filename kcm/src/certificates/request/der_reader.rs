@@ -2,7 +2,7 @@
 
 use crate::credentials::der::SEQUENCE;
 
-/// One value: its tag, its content, and all of its bytes.
+/// One value, with its tag and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DerValue<'a> {
     /// Class, form and number of the tag.
@@ -14,8 +14,8 @@ pub struct DerValue<'a> {
 }
 
 impl<'a> DerValue<'a> {
-    /// Returns the next value and the bytes after it; `None` if the bytes end, its length is not minimal, or its tag is
-    /// long.
+    /// Returns the next value and the bytes after it; `None` if the value is truncated, the encoding of its length is
+    /// not minimal, or its tag has more than one byte.
     pub fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let [tag, first, rest @ ..] = bytes else { return None };
         if tag & 0x1f == 0x1f {
@@ -41,7 +41,7 @@ impl<'a> DerValue<'a> {
         (rest.is_empty() && value.tag == tag).then_some(value)
     }
 
-    /// Returns the values inside. The last one is `None` if the bytes from there on are not well-formed.
+    /// Returns the values inside. At malformed bytes the last item is `None`.
     pub fn parts(self) -> Parts<'a> {
         Parts { rest: self.content }
     }

@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
-use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::asn1_rs::BitString;
 use x509_parser::prelude::FromDer;
+use x509_parser::verify::verify_signature;
+use x509_parser::x509::{AlgorithmIdentifier, SubjectPublicKeyInfo};
 
 use super::der_reader::DerValue;
 use super::subject::Subject;
-use crate::credentials::der::{OCTET_STRING, SEQUENCE, SET};
+use crate::credentials::der::{BIT_STRING, OCTET_STRING, SEQUENCE, SET};
 use crate::credentials::pem::first_block;
 
 /// 1.2.840.113549.1.9.14: extensions that the certificate should have.
@@ -61,13 +63,20 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Checks that the requester has the private key.
+    /// Checks that the requester has the private key. The other contents need not have a form that certificate parsers
+    /// accept: the API server accepts requests without attributes, for example.
     ///
     /// # Errors
     /// When the signature is wrong, or of a kind that is not known.
     pub fn check_signature(&self) -> Result<(), String> {
-        let (_, request) = X509CertificationRequest::from_der(&self.der).map_err(|error| error.to_string())?;
-        let checked = request.verify_signature();
+        let request = DerValue::only(&self.der, SEQUENCE).and_then(DerValue::sequence).ok_or(MALFORMED)?;
+        let [body, algorithm, signature] = &*request else { return Err(MALFORMED.into()) };
+        let signature =
+            Some(signature).filter(|value| value.tag == BIT_STRING).and_then(|value| value.content.split_first());
+        let Some((0, signature)) = signature else { return Err(MALFORMED.into()) };
+        let (_, key) = SubjectPublicKeyInfo::from_der(&self.public_key).map_err(|error| error.to_string())?;
+        let (_, algorithm) = AlgorithmIdentifier::from_der(algorithm.raw).map_err(|error| error.to_string())?;
+        let checked = verify_signature(&key, &algorithm, &BitString::new(0, signature), body.raw);
         checked.map_err(|error| format!("unable to verify certificate request signature: {error}"))
     }
 
@@ -102,7 +111,9 @@ impl Contents {
     }
 
     fn add_names(&mut self, names: &[u8]) -> Result<(), String> {
-        let names = DerValue::only(names, SEQUENCE).ok_or("invalid subject alternative names")?;
+        // Go ignores bytes after the names.
+        let names = DerValue::split(names).map(|(names, _)| names).filter(|names| names.tag == SEQUENCE);
+        let names = names.ok_or("invalid subject alternative names")?;
         for name in names.parts() {
             let name = name.ok_or("invalid subject alternative name")?;
             match name.tag {
@@ -130,7 +141,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::credentials::der::{BIT_STRING, INTEGER, der, nested};
+    use crate::credentials::authority::{LEGACY_UNKNOWN, Signers};
+    use crate::credentials::der::{INTEGER, bits, der, nested};
 
     fn pem(der: &[u8]) -> Vec<u8> {
         format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", BASE64.encode(der))
@@ -166,10 +178,12 @@ mod tests {
         let usage = || requesting(&[extension(KEY_USAGE, &[3, 2, 5, 0xa0])]);
         let dns = || names(&[(0x82, b"a.example.com"), (0x87, &[10, 0, 0, 1]), (0x84, b"ignored")]);
         let without_values = der(SEQUENCE, &der(0x06, &[0x2a, 3]));
+        let with_more = extension(SUBJECT_ALT_NAME, &[der(SEQUENCE, &der(0x82, b"a")), vec![0]].concat());
         for (attributes, expected) in [
             (vec![usage(), requesting(&[dns()])], Ok(1)),
             (vec![requesting(&[dns(), extension(KEY_USAGE, &[])])], Ok(1)),
             (vec![without_values, requesting(&[dns()])], Ok(1)),
+            (vec![requesting(&[with_more])], Ok(1)),
             (vec![usage()], Ok(0)),
             (vec![], Ok(0)),
             (vec![requesting(&[dns()]), requesting(&[dns()])], Err("duplicate")),
@@ -222,6 +236,24 @@ mod tests {
         assert!(contents.check_signature().is_err());
         let good = include_bytes!("../signing/testdata/kubelet.csr");
         Contents::read(good).expect("well-formed").check_signature().expect("signed by its key");
+    }
+
+    #[test]
+    fn signature_of_a_request_is_checked_whatever_its_attributes() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/certificates/signing/testdata");
+        let signers = Signers::one(LEGACY_UNKNOWN, &format!("{folder}/p256-ca.crt"), &format!("{folder}/p256-ca.key"));
+        let authority = signers.of(LEGACY_UNKNOWN).expect("a signer").current().expect("a pair");
+        let key = &authority.key;
+        let without_values = nested(SEQUENCE, &[&der(0x06, EXTENSION_REQUEST), &der(SET, &[])]);
+        for attributes in [Vec::new(), der(ATTRIBUTES, &[]), der(ATTRIBUTES, &without_values)] {
+            let body = nested(SEQUENCE, &[&der(INTEGER, &[0]), &der(SEQUENCE, &[]), &key.public_key(), &attributes]);
+            let signature = key.sign_certificate(&body).expect("signed");
+            for (signature, is_good) in [(&signature[..], true), (&signature[1..], false)] {
+                let request = nested(SEQUENCE, &[&body, &key.certificate_algorithm(), &bits(signature)]);
+                let contents = Contents::read(&pem(&request)).expect("well-formed");
+                assert_eq!(contents.check_signature().is_ok(), is_good, "{attributes:?}");
+            }
+        }
     }
 
     proptest! {

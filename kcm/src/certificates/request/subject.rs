@@ -217,7 +217,7 @@ mod tests {
             (BMP_STRING, &[0], Err(())),
             (BMP_STRING, &[0xd8, 0], Err(())),
             (BMP_STRING, &[0xff, 0xfe], Err(())),
-            // Not a text.
+            // A type that is not text.
             (0x1c, b"abcd", Ok("")),
         ] {
             let read = read(&name(&[(&[0x55, 4, 3], tag, content)]));

@@ -14,9 +14,9 @@ use crate::certificates::request::Contents;
 use crate::credentials::authority::Authority;
 use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
-/// Seconds by which the validity begins before now: clocks of clients may be behind.
+/// Time in seconds by which a validity begins before now, because clocks of clients may be behind.
 const BACKDATE: i64 = 5 * 60;
-/// From this lifetime on, in seconds, [`BACKDATE`] also moves the end of the validity back.
+/// Lifetime in seconds from which [`BACKDATE`] also moves the end of the validity back.
 const SHORT_LIFETIME_SECONDS: i64 = 8 * 60 * 60;
 
 /// Object identifiers of extensions, as DER.
@@ -158,7 +158,8 @@ fn extensions<'a>(
     }
     let names = names(contents);
     if !names.is_empty() {
-        // Without a subject, only these names identify the holder.
+        // Without a subject, only the names in this extension identify the holder. In this case the extension is
+        // critical.
         let critical = subject == der(SEQUENCE, &[]);
         extensions.push(extension(SUBJECT_ALT_NAME, critical, &der(SEQUENCE, &names)));
     }

@@ -37,7 +37,7 @@ impl Eviction {
     }
 }
 
-/// Returns the taints of a device that evict pods: those in the newest generation of its pool's slices, and those of
+/// Returns the taints of a device that evict pods: taints in the slices of its pool's newest generation, and taints of
 /// rules. `slices` may contain slices of other pools. Upstream: pkg/controller/devicetainteviction,
 /// allEvictingDeviceTaints.
 pub fn evicting_taints<'a>(
@@ -56,8 +56,8 @@ pub fn evicting_taints<'a>(
     taints.chain(from_rules).filter(|active| &*active.taint.effect == NO_EXECUTE).collect()
 }
 
-/// Returns when a taint evicts the users of a device: when it was added plus the tolerated time; `None` if it is
-/// tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
+/// Returns the time at which a taint evicts the users of a device: the tolerated time after the taint was added; `None`
+/// if it is tolerated forever. A taint without the time when it was added evicts no pod. Upstream:
 /// pkg/controller/devicetainteviction, claimEvictionTime.
 fn eviction_time(device: &AllocatedDevice, taint: &Taint) -> Option<Time> {
     let mut shortest: Option<i64> = None;
@@ -84,10 +84,10 @@ pub fn of_claim<'a>(
     evictions.reduce(Eviction::and)
 }
 
-/// Returns true if a pod uses a claim: the pod names the claim, or the claim was created for the pod or its PodGroup;
-/// and the claim is reserved for the pod or its PodGroup. PodGroups count only with `with_groups` (gate
-/// DRAWorkloadResourceClaims), and are compared by name, because a pod does not contain the uid of its group. Upstream:
-/// k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod.
+/// Returns true if a pod uses a claim. The claim must be reserved for the pod or its PodGroup; and the pod must name
+/// the claim, or the claim must have been created for the pod or its PodGroup. PodGroups count only with `with_groups`
+/// (gate DRAWorkloadResourceClaims), and are compared by name, because a pod does not contain the uid of its group.
+/// Upstream: k8s.io/dynamic-resource-allocation/resourceclaim, IsForPod and IsReservedForPod.
 pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: bool) -> bool {
     let group = pod.devices.as_ref().and_then(|devices| devices.group.as_ref()).filter(|_| with_groups);
     let is_of_group = |owner: &OwnerRef| {
@@ -102,8 +102,9 @@ pub fn uses(pod: &Pod, used: UsedClaim<'_>, claim: &ResourceClaim, with_groups: 
     (!used.is_generated || is_its_own()) && is_reserved
 }
 
-/// Returns the eviction of a pod, if any: at the earliest time of its claims' evictions, because of the rules of all of
-/// them. A pod that is on no node is not evicted. Upstream: pkg/controller/devicetainteviction, podEvictionTime.
+/// Returns the eviction of a pod, if any: the earliest time at which a claim of the pod requires it, and the rules that
+/// affect any of its claims. A pod that is on no node is not evicted. Upstream: pkg/controller/devicetainteviction,
+/// podEvictionTime.
 pub fn of_pod(
     pod: &Pod,
     with_groups: bool,

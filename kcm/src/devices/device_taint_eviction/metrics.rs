@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deletions_are_served_before_the_first_one() {
+    fn metrics_of_deletions_exist_before_the_first_one() {
         let metrics = Metrics::default();
         let deletions = Deletions::register(&metrics);
         let has = |line: &str| {

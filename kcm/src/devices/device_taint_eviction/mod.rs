@@ -1,8 +1,8 @@
 //! device-taint-eviction-controller: deletes pods whose devices have a `NoExecute` taint that their ResourceClaims do
 //! not tolerate, or no longer tolerate, and reports the progress in the status of DeviceTaintRules.
 //!
-//! Taints come from the slices that drivers publish, and from rules. The time of a toleration counts from when the
-//! taint was added, so that the next leader continues a countdown. Upstream: pkg/controller/devicetainteviction.
+//! Taints come from the slices that drivers publish, and from rules. The time of a toleration counts from the addition
+//! of the taint, so that the next leader continues a countdown. Upstream: pkg/controller/devicetainteviction.
 
 mod decide;
 mod keys;

@@ -10,11 +10,11 @@ use runtime::lock::lock;
 /// The stage of a pod's eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Its countdown is running.
+    /// The pod's countdown is running.
     Waiting,
-    /// It is due, and the event was recorded.
+    /// The pod is due, and the event was recorded.
     Announced,
-    /// It was deleted.
+    /// The pod was deleted.
     Deleted,
 }
 

@@ -244,7 +244,7 @@ impl Evictions {
                 }
                 Ok(Outcome::Done)
             }
-            // It was deleted or replaced: the watch will report it.
+            // The rule was deleted or replaced: the watch will deliver that.
             Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

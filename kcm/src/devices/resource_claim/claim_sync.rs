@@ -1,5 +1,5 @@
-//! One reconcile of a claim: consumers that no longer need it are dropped, then its allocation and its finalizer; a
-//! claim that was created for a pod that has finished is deleted.
+//! One reconcile of a claim: removes consumers that no longer need the claim, then its allocation, then its finalizer.
+//! Deletes a claim that was created for a pod that has finished.
 
 use std::collections::HashSet;
 
@@ -99,7 +99,7 @@ impl ResourceClaims {
         }
     }
 
-    /// Reads the claim from the API server; `None` if it does not exist, or is another one.
+    /// Reads the claim from the API server; `None` if it no longer exists, even if another one has its name.
     async fn read(&self, claim: &ResourceClaim) -> Result<Option<(ObjectResponse, ResourceClaim)>, WriteError> {
         let response = match self.writer.get(&ResourceClaim::RESOURCE, &claim.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(None),

@@ -38,7 +38,7 @@ pub fn owning_pod(meta: &Meta) -> Option<&OwnerRef> {
     meta.owners.iter().filter(|owner| owner.controller == Some(true)).find(is_pod)
 }
 
-/// The version of the API group does not matter.
+/// Returns true if an owner is a PodGroup, in any version of its API group.
 fn is_pod_group(owner: &OwnerRef) -> bool {
     &*owner.kind == PodGroup::RESOURCE.kind && owner.api_version.starts_with("scheduling.k8s.io/")
 }
@@ -111,7 +111,7 @@ fn consumer(group: &str, resource: &str, meta: &Meta) -> Consumer {
     Consumer { group: group.into(), resource: resource.into(), name: meta.name.clone(), uid: meta.uid.clone() }
 }
 
-/// Finds objects that a decision needs in the caches.
+/// The look-ups in the caches that a decision needs.
 pub struct Lookups<'a> {
     /// Finds a claim of the namespace.
     pub claim: &'a dyn Fn(&Str) -> Option<Arc<ResourceClaim>>,
@@ -125,7 +125,7 @@ pub fn has_work(pod: &Pod, cached: &Lookups<'_>, gates: Gates) -> bool {
     entries.into_iter().any(|entry| match entry.resolve() {
         ResolvedClaim::NotNeeded => false,
         ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => true,
-        // A user has to create it.
+        // A shared claim that does not exist has to be created by a user.
         ResolvedClaim::Shared(name) => (cached.claim)(name).is_some_and(|claim| has_to_be_reserved(pod, &claim, gates)),
         ResolvedClaim::Generated(name) => match (cached.claim)(name) {
             Some(claim) => check_pod_owner(pod, &claim.meta, gates).is_ok() && has_to_be_reserved(pod, &claim, gates),
@@ -139,8 +139,8 @@ fn has_to_be_reserved(pod: &Pod, claim: &ResourceClaim, gates: Gates) -> bool {
     !pod.node.is_empty() && claim.state.as_ref().is_some_and(|state| lacks_reservation(pod, state, gates))
 }
 
-/// A claim that the pod's PodGroup shares is not created for the pod. If that cannot be decided, the reconcile reports
-/// why.
+/// Returns true if the claim of an entry has to be created for the pod. A claim that the pod's PodGroup shares is not
+/// created for the pod. If that cannot be decided, the reconcile reports the reason.
 fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Lookups<'_>, gates: Gates) -> bool {
     let Some(name) = group_of(pod) else { return true };
     match (cached.group)(name).filter(|_| gates.groups) {
@@ -160,8 +160,8 @@ pub fn group_has_work(group: &PodGroup, cached: &Lookups<'_>) -> bool {
     })
 }
 
-/// Returns the claim that was created for an entry of an owner earlier: the oldest one that the owner controls and that
-/// is annotated with the entry.
+/// Returns the existing claim for an entry of an owner: the oldest claim that the owner controls and that is annotated
+/// with the entry.
 pub fn created_earlier(
     owner: &Uid,
     namespace: &str,

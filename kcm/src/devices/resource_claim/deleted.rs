@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use kinds::Uid;
 use runtime::lock::lock;
 
-/// Number of UIDs that are kept. One that was dropped costs a read from the API server.
+/// Number of UIDs that are kept. For a UID that was dropped, the API server is read.
 const CAPACITY: usize = 500;
 
 /// The UIDs of the objects that were deleted last.
@@ -21,7 +21,7 @@ struct Uids {
 }
 
 impl DeletedUids {
-    /// Adds the UID of an object that the watch showed as deleted.
+    /// Adds the UID of an object whose deletion the watch has delivered.
     pub fn add(&self, uid: &Uid) {
         let mut uids = lock(&self.0);
         if !uids.known.insert(uid.clone()) {

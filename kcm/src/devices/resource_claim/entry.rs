@@ -71,7 +71,7 @@ pub struct Owner<'a> {
     pub resource: Resource,
     /// The entries of its list of claims.
     pub entries: &'a [ClaimEntry],
-    /// Writes by this process for it that the cache may not contain yet.
+    /// Writes by this process for the owner that the cache may not contain yet.
     pub writes: &'a Consistency,
     /// Refused creations.
     pub refusals: &'a Refusals,
@@ -256,7 +256,10 @@ impl ResourceClaims {
         let attempt = Attempt::new(owner.meta, owner.entries.len(), owned).with_inputs(template.meta.version);
         match owner.refusals.waiting(&owner.meta.key(), &attempt) {
             Some(waiting) => {
-                debug!(reason = waiting.message, left = ?waiting.left, "not creating a claim yet: refused before");
+                debug!(
+                    reason = waiting.message, left = ?waiting.left,
+                    "not creating a claim yet: the last attempt was refused"
+                );
                 Err(EntryError::Postponed(Outcome::RequeueAfter(waiting.left)))
             }
             None => Ok(attempt),

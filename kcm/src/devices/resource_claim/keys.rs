@@ -45,7 +45,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// The caches, and the queue that changes lead to.
+/// The caches, and the queue of the keys that changes affect.
 pub struct Keys {
     pub pods: Arc<Store<Pod>>,
     pub claims: Arc<Store<ResourceClaim>>,
@@ -76,7 +76,8 @@ impl Keys {
         self.groups.as_ref().filter(|_| self.gates.group_claims)
     }
 
-    fn cached<T>(&self, namespace: &Str, decide: impl FnOnce(&Lookups<'_>) -> T) -> T {
+    /// Calls a decision with lookups in the caches of a namespace.
+    fn with_lookups<T>(&self, namespace: &Str, decide: impl FnOnce(&Lookups<'_>) -> T) -> T {
         let key = |name: &Str| ObjectKey { namespace: namespace.clone(), name: name.clone() };
         decide(&Lookups {
             claim: &|name| self.claims.get(&key(name)),
@@ -107,12 +108,12 @@ impl Keys {
         if decide::is_done(pod) {
             self.add_claims_of(pod);
         }
-        if self.cached(&pod.meta.namespace, |cached| decide::has_work(pod, cached, self.gates)) {
+        if self.with_lookups(&pod.meta.namespace, |lookups| decide::has_work(pod, lookups, self.gates)) {
             self.queue.add(Key::Pod(pod.meta.key()));
         }
     }
 
-    /// Adds the claims of a pod that no longer needs them, those for extended resources too.
+    /// Adds the claims of a pod that no longer needs them, including those for extended resources.
     fn add_claims_of(&self, pod: &Pod) {
         let Some(devices) = &pod.devices else { return };
         let names = devices.claims().map(|claim| claim.name).chain(&devices.extended);
@@ -147,7 +148,7 @@ impl Keys {
 
     pub(super) fn group_changed(&self, change: &Change<'_, PodGroup>) {
         if !self.gates.group_claims {
-            self.unclaimed_group_changed(change);
+            self.group_without_claims_changed(change);
             return;
         }
         if let Some(old) = change.old.filter(|old| was_deleted(&old.meta.uid, change.new.map(|new| &new.meta.uid))) {
@@ -158,9 +159,10 @@ impl Keys {
         }
     }
 
-    /// Without claims of PodGroups, a pod's claim is refused while its PodGroup shares it. A PodGroup of the same name
-    /// need not share it.
-    fn unclaimed_group_changed(&self, change: &Change<'_, PodGroup>) {
+    /// Requeues the pods of a PodGroup that is new or has other claims. While the gate of PodGroup claims is off, no
+    /// claim is created for a pod's entry that is also in its PodGroup. A new PodGroup with the same name may lack the
+    /// entry.
+    fn group_without_claims_changed(&self, change: &Change<'_, PodGroup>) {
         let Some(new) = change.new else { return };
         if change.old.is_none_or(|old| old.meta.uid != new.meta.uid || old.claims != new.claims) {
             self.members_updated(&new.meta.namespace, &new.meta.name);
@@ -184,7 +186,7 @@ impl Keys {
         if group.claims.is_empty() {
             return;
         }
-        if self.cached(&group.meta.namespace, |cached| decide::group_has_work(group, cached)) {
+        if self.with_lookups(&group.meta.namespace, |lookups| decide::group_has_work(group, lookups)) {
             self.queue.add(Key::Group(group.meta.key()));
         }
         self.members_updated(&group.meta.namespace, &group.meta.name);

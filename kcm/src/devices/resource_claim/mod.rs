@@ -1,8 +1,8 @@
 //! resourceclaim-controller: creates the ResourceClaims that pods and PodGroups request with templates, reserves
 //! allocated claims for pods that were bound without the scheduler, and releases claims that are no longer used.
 //!
-//! The scheduler allocates. A claim is created before the status that names it is written: a process that ends in
-//! between leaves a claim that its owner reference and annotation identify. Each decision to release is repeated on the
+//! The scheduler allocates. A claim is created before the status that names it is written. If the process ends in
+//! between, the owner reference and annotation of the claim identify it. Each decision to release is repeated on the
 //! claim that the API server returns, and each write contains its version. Upstream: pkg/controller/resourceclaim.
 
 mod claim_sync;

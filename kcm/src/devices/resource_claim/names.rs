@@ -1,6 +1,6 @@
 //! Names of the claims that are created from templates.
 
-/// Maximum length of a prefix in bytes, as upstream's. The API server appends five random characters.
+/// Maximum length of a prefix in bytes, as in upstream. The API server appends five random characters.
 const MAX_PREFIX_BYTES: usize = 57;
 
 /// Returns the prefix of a claim's name. Names that are too long are cut in proportion to their lengths, so that both

@@ -118,7 +118,7 @@ impl ResourceClaims {
                 ResolvedClaim::NotNeeded | ResolvedClaim::NotCreated | ResolvedClaim::Unsupported => continue,
             };
             let key = ObjectKey { namespace: pod.meta.namespace.clone(), name: name.clone() };
-            // A missing claim: its creation requeues the pod.
+            // The claim does not exist: its creation requeues the pod.
             let Some(claim) = self.keys.claims.get(&key) else { continue };
             if is_generated {
                 decide::check_pod_owner(pod, &claim.meta, self.keys.gates).map_err(ReconcileError::new)?;

@@ -31,7 +31,7 @@ pub struct ResourceClaims {
     pub group_writes: Consistency,
     /// Writes of claims by this process.
     pub claim_writes: Consistency,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: CreationGate,
     /// Refused creations of claims for pods.
     pub pod_refusals: Refusals,

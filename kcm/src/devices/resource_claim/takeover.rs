@@ -2,7 +2,8 @@
 //!
 //! The previous leader may have created a claim that this process's cache does not contain yet. The name of a claim is
 //! generated, so that the API server would not refuse a second one. The creation time of an owner does not show whether
-//! the previous leader processed it: it is a time of the API server's clock, which may differ from this process's.
+//! the previous leader processed the owner: that time is from the API server's clock, which may differ from this
+//! process's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -83,7 +83,7 @@ fn expected_slices(slices: &[&ResourceSlice]) -> Result<i32, WireError> {
     Ok(i32::try_from(PublishedSlice::read(first)?.slices).unwrap_or(i32::MAX))
 }
 
-/// Here upstream counts each pool with an error as incomplete.
+/// Returns the message of the condition. As in upstream, each pool with an error counts as incomplete.
 fn message(pools: &[Pool]) -> String {
     let calculated = format!("Calculated status for {} pools", pools.len());
     match pools.iter().filter(|pool| pool.error.is_some()).count() {
@@ -115,7 +115,8 @@ fn newest_slices<'a>(
     newest
 }
 
-/// Returns the use of the devices of a driver by pool. Claims with admin access do not count: they only observe.
+/// Returns the devices of a driver that are in use, by pool. Claims with admin access do not count, because their
+/// devices can be allocated to other claims, too.
 fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BTreeMap<Str, PoolUse> {
     let mut uses: BTreeMap<Str, PoolUse> = BTreeMap::new();
     let devices = claims.filter_map(|claim| claim.allocation.as_ref()).flat_map(|allocation| &allocation.devices);

@@ -56,7 +56,7 @@ impl Collector for Metrics {
             let name = format!("resourcepoolstatusrequest_controller_{name}");
             let of_driver =
                 |(driver, counts): (&Str, &[u64; 2])| ([("driver_name", driver.to_string())], counts[at] as f64);
-            // A driver without failures has no series of them, as upstream.
+            // As in upstream, a driver without failures has no series of failures.
             let counted = writes.iter().filter(|(_, counts)| counts[at] > 0);
             counters(&mut encoder, &name, help, counted.map(of_driver))?;
         }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_served_from_the_first_one_on() {
+    fn series_of_failures_begins_with_the_first_failure() {
         let metrics = Arc::new(Metrics::default());
         let registry = runtime::metrics::Metrics::default();
         registry.collect(metrics.clone());

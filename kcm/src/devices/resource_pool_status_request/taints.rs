@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use kinds::resource_slice::Device;
 use kinds::{DeviceTaintRule, Taint};
 
-/// Devices that rules taint, by their names. A count of devices looks each of them up: a cluster may have thousands of
-/// rules that name one device each.
+/// Devices that rules taint, by their names, so that no rule is compared with each device: a cluster may have thousands
+/// of rules that name one device each.
 #[derive(Default)]
 struct DeviceSelection<'a> {
     all: bool,

@@ -98,10 +98,10 @@ fn fixed_gate_is_refused_when_a_value_other_than_its_own_and_its_default_is_name
                 continue;
             }
             let text = problems(&format!("--feature-gates={gate}={value}"));
-            // A gate that others depend on is refused for that, as in upstream.
+            // A gate that others depend on is refused for that reason, as in upstream.
             let is_needed = text.contains(&format!("depends on features that are disabled: {gate}"));
             let is_refused = text.contains(&format!("{gate} cannot be switched"));
-            // A command line that names upstream's default runs here too.
+            // A command line that names upstream's default is accepted.
             let expected = is_fixed && value != spec.default;
             assert_eq!(is_refused || expected && is_needed, expected, "{gate}={value}: {text}");
         }

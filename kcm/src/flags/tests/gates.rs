@@ -84,7 +84,12 @@ fn wrong_gates_and_versions_are_refused() {
         ),
         ("", "1.20", "", "--emulated-version: version 1.20 is not between 1.34 and 1.37"),
         ("", "2.36", "", "--emulated-version: version 2.36 is not between 1.34 and 1.37"),
-        ("", "1.36.1", "", "--emulated-version: \"1.36.1\" is not a version; give major.minor, as 1.36 or kube=1.36"),
+        (
+            "",
+            "1.36.1",
+            "",
+            "--emulated-version: \"1.36.1\" is not a version; give major.minor, such as 1.36 or kube=1.36",
+        ),
         ("", "1.36,kube=1.35", "", "--emulated-version: \"1.35\" is a second version for kube; give one"),
         ("", "wardle=1.2", "", "--emulated-version: component not registered: wardle; this manager has only kube"),
         ("", "1.35", "1.36", "--min-compatibility-version: version 1.36 is not between 1.34 and 1.35"),

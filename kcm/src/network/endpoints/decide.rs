@@ -106,24 +106,24 @@ fn labels(service: &Service) -> Labels {
     labels.into()
 }
 
-/// Keeps at most `most` addresses: removes those that are not ready first, and about the same share of each subset.
+/// Keeps at most `max` addresses: removes those that are not ready first, and about the same share of each subset.
 /// Returns true if any were removed. Upstream: pkg/controller/endpoint, truncateEndpoints.
-pub fn truncate(subsets: &mut [Subset], most: usize) -> bool {
+pub fn truncate(subsets: &mut [Subset], max: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.ready.len()).sum();
     let not_ready: usize = subsets.iter().map(|subset| subset.not_ready.len()).sum();
-    if ready + not_ready <= most {
+    if ready + not_ready <= max {
         return false;
     }
-    let (total, room) = if ready > most { (ready, most) } else { (not_ready, most - ready) };
+    let (total, room) = if ready > max { (ready, max) } else { (not_ready, max - ready) };
     let mut left = room;
     for subset in subsets {
-        let list = if ready > most {
+        let list = if ready > max {
             subset.not_ready.clear();
             &mut subset.ready
         } else {
             &mut subset.not_ready
         };
-        // The subset's share of the remaining addresses, rounded up; in floating point, as upstream: 110 of 200 addresses
+        // The subset's share of the remaining addresses, rounded up; in floating point, as in upstream: 110 of 200 addresses
         // get 56 of 100 places.
         let part = (list.len() as f64 / total as f64 * room as f64).ceil() as usize;
         let part = part.min(left);

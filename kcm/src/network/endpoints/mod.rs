@@ -3,7 +3,7 @@
 //! It watches Services, Pods and Endpoints, and writes Endpoints. Upstream: pkg/controller/endpoint.
 
 mod decide;
-mod leftovers;
+mod initial_endpoints;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -66,17 +66,17 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         triggers: Default::default(),
         debouncer: StatusDebouncer::default(),
-        leftovers: Arc::default(),
+        initial_endpoints: Arc::default(),
         gate: CreationGate::new(manager.registry().store()),
         refusals: Refusals::with_max_delay(MAX_REFUSAL_DELAY),
         pace: Default::default(),
     });
     pods::subscribe(&services, &all_pods, &queue, context.options.values.get_duration("endpoint-updates-batch-period"));
-    let (leftovers, requeued) = (reconciler.leftovers.clone(), queue.clone());
+    let (initial_endpoints, requeued) = (reconciler.initial_endpoints.clone(), queue.clone());
     endpoints.subscribe(move |change| {
-        leftovers.apply(change);
-        // Differs from upstream: Endpoints without a Service, which a user may replace, are not requeued, because those
-        // that exist by then would be deleted.
+        initial_endpoints.apply(change);
+        // Differs from upstream: the deletion of Endpoints without a Service does not requeue the key. A user may have
+        // replaced the Endpoints, and the reconcile would delete the new ones.
         if let (Some(deleted), None) = (change.old, change.new)
             && services.get(&deleted.meta.key()).is_some()
         {

@@ -21,7 +21,7 @@ use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
 use super::decide::{DesiredEndpoints, TRUNCATED, Write, desired, write};
-use super::leftovers::Leftovers;
+use super::initial_endpoints::InitialEndpoints;
 use crate::network::service_endpoints::IDLE_REMOVAL_DELAY;
 use crate::network::service_endpoints::pace::Pace;
 use crate::network::service_endpoints::selectors::pods_of;
@@ -41,7 +41,7 @@ pub struct AllEndpoints {
     pub queue: Arc<Queue<ObjectKey>>,
     pub triggers: TriggerTimes,
     pub debouncer: StatusDebouncer,
-    pub leftovers: Arc<Leftovers>,
+    pub initial_endpoints: Arc<InitialEndpoints>,
     pub gate: CreationGate,
     pub refusals: Refusals,
     pub pace: Pace,
@@ -51,7 +51,7 @@ impl Reconcile for AllEndpoints {
     type Key = ObjectKey;
 
     fn begin(&self) {
-        let left = self.leftovers.take().into_iter().filter(|key| self.services.get(key).is_none());
+        let left = self.initial_endpoints.take().into_iter().filter(|key| self.services.get(key).is_none());
         left.for_each(|key| self.queue.add_background(key));
     }
 
@@ -118,10 +118,13 @@ impl AllEndpoints {
         self.finish(key, current.as_deref(), written)
     }
 
-    /// Returns the time until Endpoints whose creation was refused are created again; `None` if that is due.
+    /// Returns the remaining backoff after a refused creation of Endpoints; `None` if they may be created now.
     fn refused_before(&self, key: &ObjectKey, service: &Service, current: Option<&Endpoints>) -> Option<Duration> {
         let waiting = self.refusals.waiting(key, &attempt(service)).filter(|_| current.is_none())?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating Endpoints yet: refused before");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating Endpoints yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 
@@ -144,7 +147,8 @@ impl AllEndpoints {
                 Ok(Outcome::Done)
             }
             Err(error @ WriteError::NotLeading) => Err(error.into()),
-            // As in upstream also after a conflict: the decision was based on an outdated cache.
+            // As in upstream, a conflict is recorded, too, although it only means that the decision was based on an
+            // outdated cache.
             Err(error) => {
                 self.record_failure(key, current, &error);
                 Err(error.into())
@@ -177,10 +181,10 @@ impl AllEndpoints {
         Ok(Some(response.meta()?.version))
     }
 
-    /// Records an event about a failed write of Endpoints. They may not exist.
+    /// Records an event about a failed write of Endpoints, which may not exist.
     ///
-    /// Differs from upstream: Endpoints that do not exist have their namespace. Upstream leaves it out, so that the event
-    /// is stored in the namespace `default`.
+    /// Differs from upstream: an event about Endpoints that do not exist has their namespace. Upstream leaves it out,
+    /// so that the event is stored in the namespace `default`.
     fn record_failure(&self, key: &ObjectKey, current: Option<&Endpoints>, error: &WriteError) {
         let (about, reason, message) = match current {
             Some(current) => {
@@ -221,7 +225,7 @@ impl AllEndpoints {
     }
 }
 
-/// Returns an attempt to create the Endpoints of a Service. Services have no generation.
+/// Returns an attempt to create the Endpoints of a Service. Services have no generation: each version is another input.
 fn attempt(service: &Service) -> Attempt {
     Attempt::new(&service.meta, 1, 0).with_inputs(service.meta.version)
 }

@@ -25,7 +25,7 @@ use runtime::worker::Reconcile as _;
 use runtime::write::Writer;
 
 use super::decide::{CAPACITY, DesiredEndpoints, TRUNCATED, Write, desired, truncate, write};
-use super::leftovers::Leftovers;
+use super::initial_endpoints::InitialEndpoints;
 use super::sync::AllEndpoints;
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
@@ -201,7 +201,7 @@ fn labels_are_those_of_the_service_and_the_manager() {
 #[test]
 fn surplus_addresses_are_removed_evenly() {
     // (ready and not ready of each subset) -> the same after
-    for (before, most, after) in [
+    for (before, max, after) in [
         (vec![(10, 0), (5, 5)], 20, vec![(10, 0), (5, 5)]),
         (vec![(10, 10)], 15, vec![(10, 5)]),
         (vec![(10, 10)], 10, vec![(10, 0)]),
@@ -221,9 +221,9 @@ fn surplus_addresses_are_removed_evenly() {
             ports: Vec::new(),
         };
         let mut subsets: Vec<Subset> = before.iter().map(subset).collect();
-        assert_eq!(truncate(&mut subsets, most), before != after, "{before:?}");
+        assert_eq!(truncate(&mut subsets, max), before != after, "{before:?}");
         let sizes: Vec<_> = subsets.iter().map(|subset| (subset.ready.len(), subset.not_ready.len())).collect();
-        assert_eq!(sizes, after, "{before:?} to {most}");
+        assert_eq!(sizes, after, "{before:?} to {max}");
     }
 }
 
@@ -266,7 +266,7 @@ fn order_of_subsets_does_not_matter() {
 
 #[test]
 fn endpoints_that_exist_at_the_start_are_checked_once() {
-    let leftovers = Leftovers::default();
+    let initial_endpoints = InitialEndpoints::default();
     let plain = Arc::new(object(&of(&service(), vec![])));
     let lock = {
         let edits = [(kinds::endpoints::LEADER, Some("{}"))];
@@ -280,11 +280,11 @@ fn endpoints_that_exist_at_the_start_are_checked_once() {
         Arc::new(Endpoints::decode(&context, &object).expect("well-formed"))
     };
     for endpoints in [&plain, &lock] {
-        leftovers.apply(&Change { old: None, new: Some(endpoints) });
+        initial_endpoints.apply(&Change { old: None, new: Some(endpoints) });
     }
-    assert_eq!(leftovers.take(), [plain.meta.key()].into());
-    leftovers.apply(&Change { old: None, new: Some(&plain) });
-    assert!(leftovers.take().is_empty(), "Endpoints that are created later do not count");
+    assert_eq!(initial_endpoints.take(), [plain.meta.key()].into());
+    initial_endpoints.apply(&Change { old: None, new: Some(&plain) });
+    assert!(initial_endpoints.take().is_empty(), "Endpoints that are created later do not count");
 }
 
 proptest! {
@@ -328,7 +328,7 @@ fn controller(service: Service, writer: Writer) -> AllEndpoints {
         queue: Queue::new(QueueOptions::named("test")),
         triggers: Default::default(),
         debouncer: Default::default(),
-        leftovers: Arc::default(),
+        initial_endpoints: Arc::default(),
         gate: CreationGate::new(filled(Vec::new(), [])),
         refusals: Default::default(),
         pace: Default::default(),

@@ -1,4 +1,4 @@
-//! The endpoints that a Service should have: its pods, grouped by the ports that they have for it.
+//! The endpoints that a Service should have: its pods, grouped by the ports that they have for this Service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Group {
 /// A Service's pods.
 #[derive(Debug, Default)]
 pub struct Members {
-    /// Groups of pods. A group is empty if all its pods are stranded.
+    /// Groups of pods. A group is empty if all its pods are left out.
     pub groups: Vec<Group>,
     /// Pods that are left out because their node does not exist, with the node.
     pub stranded: Vec<(Str, Str)>,
@@ -69,8 +69,8 @@ pub fn members(service: &Service, pods: &[Arc<Pod>], place: impl Fn(&Str) -> Pla
         members.groups[group].members.push((pod.clone(), zone));
     }
     for group in &mut members.groups {
-        // Creation times have a resolution of a second. Within one, pods are sorted by their last change. This is close
-        // enough: the order only decides which new endpoints share a slice.
+        // Creation times have a resolution of a second. Pods that were created within the same second are sorted by
+        // their last change. This is close enough: the order only decides which new endpoints share a slice.
         group.members.sort_unstable_by(|(a, _), (b, _)| {
             let creation = |pod: &Pod| (pod.meta.created, pod.meta.version);
             creation(a).cmp(&creation(b)).then_with(|| a.meta.name.cmp(&b.meta.name))

@@ -80,7 +80,7 @@ fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<H
 enum HintScope {
     /// All endpoints.
     All,
-    /// Endpoints that are ready: hints of others are not read, and would cost a write.
+    /// Endpoints that are ready: hints of other endpoints are not used, and would cost a write.
     Ready,
 }
 
@@ -148,8 +148,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
 }
 
 /// Returns the endpoints of a slice by the zones of their hints; `None` if the hints are no longer usable: a ready
-/// endpoint has none, or a zone no longer exists or has too many. Upstream: k8s.io/endpointslice/topologycache,
-/// getHintsByZone.
+/// endpoint has no hint, a zone no longer exists, or a zone has too many endpoints. Upstream:
+/// k8s.io/endpointslice/topologycache, getHintsByZone.
 pub fn hints_of(
     slice: &EndpointSlice,
     allocated: &EndpointsByZone,
@@ -199,7 +199,7 @@ pub fn exchange(
         }
     }
     let (mut giving, mut receiving) = (EndpointsByZone::new(), EndpointsByZone::new());
-    while let (Some((from, give)), Some((to, take))) = (most(&surplus), most(&lack)) {
+    while let (Some((from, give)), Some((to, take))) = (largest(&surplus), largest(&lack)) {
         if give < 1.0 && take < 1.0 || give < 0.5 || take < 0.5 {
             break;
         }
@@ -211,7 +211,7 @@ pub fn exchange(
     (giving, receiving)
 }
 
-fn most(zones: &BTreeMap<Str, f64>) -> Option<(Str, f64)> {
+fn largest(zones: &BTreeMap<Str, f64>) -> Option<(Str, f64)> {
     let (zone, amount) = zones.iter().max_by(|a, b| a.1.total_cmp(b.1)).filter(|(_, amount)| **amount > 0.0)?;
     Some((zone.clone(), *amount))
 }

@@ -32,7 +32,8 @@ pub struct Metrics {
 struct State {
     /// The sizes of each Service, of all families, and its `trafficDistribution`.
     services: HashMap<ObjectKey, ([usize; 3], Option<Str>)>,
-    /// The values of `trafficDistribution` so far: as in upstream, one that no Service uses counts zero.
+    /// The values of `trafficDistribution` so far. As in upstream, a value that no Service uses any longer is reported
+    /// as zero.
     distributions: BTreeSet<Str>,
     /// Successful creations, updates and deletions.
     changes: [u64; 3],
@@ -108,7 +109,7 @@ impl Metrics {
     }
 }
 
-/// Returns the Service's `trafficDistribution`, where it is one that is known and that no annotation overrides.
+/// Returns the Service's `trafficDistribution`, if its value is known and no annotation overrides it.
 fn distribution(service: &Service) -> Option<&Str> {
     let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let wanted = service.traffic_distribution.as_ref().filter(|value| known.contains(&&***value));

@@ -65,7 +65,8 @@ enum Slot {
     Surplus(usize),
 }
 
-/// Packs endpoints of one family and one set of ports; `existing` are the slices with these, by name.
+/// Packs endpoints of one family and one set of ports. `existing` are the slices of this family with these ports,
+/// sorted by name.
 pub fn pack(existing: &[Arc<EndpointSlice>], load: PackingInput<'_>) -> PackedSlices {
     let mut packed = PackedSlices::default();
     let wanted: HashMap<Identity<'_>, usize> =

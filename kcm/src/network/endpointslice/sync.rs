@@ -71,7 +71,7 @@ impl EndpointSlices {
             return Ok(Outcome::Done);
         };
         if service.kind == ServiceType::ExternalName || service.selector.is_empty() {
-            // Changes of nodes no longer concern it. The trigger times remain, as in upstream.
+            // Changes of nodes no longer requeue the Service. The trigger times remain, as in upstream.
             self.topology.set(key, Default::default());
             lock(&self.stranded).remove(key);
             return Ok(Outcome::Done);
@@ -112,7 +112,7 @@ impl EndpointSlices {
         {
             return Ok(outcome);
         }
-        // What is only delayed is counted when it is written.
+        // A delayed change is counted when it is written.
         let is_counted = waits.is_none() || !plan.is_empty();
         if is_counted {
             self.metrics.decided(key, service, &decision);

@@ -87,7 +87,7 @@ impl Shares {
     }
 }
 
-/// The state of all zones. It is updated with each change, so that nodes are never counted again.
+/// The state of all zones. Each change updates it, so that no reconcile counts the nodes.
 #[derive(Debug, Default)]
 pub struct Topology {
     state: Mutex<State>,

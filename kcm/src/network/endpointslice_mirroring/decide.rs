@@ -33,16 +33,16 @@ pub struct Decision {
 /// pkg/controller/endpointslicemirroring, totalsByAction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointChanges {
-    /// Endpoints that no slice with their ports has.
+    /// Endpoints that are in no slice with their ports.
     pub added: usize,
-    /// Endpoints of which another field than their identity changes.
+    /// Endpoints that keep their identity and change in another field.
     pub updated: usize,
     /// Endpoints that are no longer desired on these ports.
     pub removed: usize,
 }
 
 impl EndpointChanges {
-    /// Compares the endpoints of a slice with the desired ones, of which each has another identity.
+    /// Compares the endpoints of a slice with the desired ones, whose identities are distinct.
     fn of(existing: &[Endpoint], wanted: &[Endpoint]) -> Self {
         let mut left: HashMap<Identity<'_>, &Endpoint> =
             wanted.iter().map(|endpoint| (identity(endpoint), endpoint)).collect();
@@ -143,7 +143,7 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoi
     let labels = labels(endpoints);
     let annotations = annotations(endpoints);
     let Ok(subsets) = repack(&endpoints.subsets) else { return Decision { is_too_large: true, ..Decision::default() } };
-    // There may be as many slices as subsets, and tens of thousands of them: each is found by its ports.
+    // There may be tens of thousands of subsets and of slices: a slice is found by its ports.
     let mut left: BTreeMap<SliceGroup, VecDeque<&Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in existing {
         let contents = &slice.contents;

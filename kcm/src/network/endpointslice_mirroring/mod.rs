@@ -1,4 +1,4 @@
-//! endpointslice-mirroring-controller: mirrors Endpoints that users write to EndpointSlices.
+//! endpointslice-mirroring-controller: keeps EndpointSlices equal to the Endpoints that users have written.
 //!
 //! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslicemirroring.

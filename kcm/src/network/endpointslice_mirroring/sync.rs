@@ -91,8 +91,8 @@ impl Mirror {
         }
     }
 
-    /// Deletes the slices of Endpoints that must not be mirrored. If the Endpoints or the Service are `missing`, this
-    /// needs a cache without objects that cannot be decoded: the missing one may be among them.
+    /// Deletes the slices of Endpoints that must not be mirrored. If the Endpoints or the Service are `missing`,
+    /// nothing is deleted while an object of the namespace cannot be decoded: it may be the missing one.
     async fn delete_all(&self, key: &ObjectKey, missing: bool) -> Result<Outcome, ReconcileError> {
         self.writes.refusals.forget(key);
         let slices = self.writes.existing(key);

@@ -65,7 +65,7 @@ fn endpoints(subsets: &[Subset]) -> Endpoints {
     given("uid", &[("app", "db")], &[("why", "because")], subsets)
 }
 
-/// The slices after a plan was done.
+/// Returns the slices after a plan was executed.
 fn after(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], plan: &Plan) -> Vec<Arc<EndpointSlice>> {
     let labels = labels(endpoints);
     let annotations = annotations(endpoints);
@@ -260,7 +260,7 @@ fn second_slice_with_the_same_ports_is_deleted() {
 
 #[test]
 fn invalid_and_surplus_addresses_are_counted() {
-    for (subsets, most, invalid, skipped, expected) in [
+    for (subsets, max, invalid, skipped, expected) in [
         (vec![subset(&["10.0.0.1", "db.example.com"], &["nowhere"], &[80])], 10, 2, 2, vec!["IPv4 80: 10.0.0.1"]),
         (
             vec![subset(&["10.0.0.1", "fd00::1", "10.0.0.2"], &["10.0.0.3"], &[80])],
@@ -280,7 +280,7 @@ fn invalid_and_surplus_addresses_are_counted() {
         (vec![subset(&["nowhere"], &[], &[80])], 10, 1, 1, vec![]),
     ] {
         let endpoints = endpoints(&subsets);
-        let decision = decide(&endpoints, &[], most);
+        let decision = decide(&endpoints, &[], max);
         assert_eq!((decision.invalid, decision.skipped), (invalid, skipped), "{expected:?}");
         assert_eq!(text(&after(&endpoints, &[], &decision.plan)), expected);
     }

@@ -78,7 +78,7 @@ mod tests {
         metrics.collect(Usage(Arc::new(Mutex::new(pool))));
         let text = metrics.text();
         for line in [
-            // As upstream counts them, parts for services are allocated.
+            // Parts for services count as allocated, as in upstream.
             "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"10.0.0.0/22\"} 3.0",
             "node_ipam_controller_cidrset_cidrs_allocations_total{clusterCIDR=\"fd00::/62\"} 2.0",
             "node_ipam_controller_cidrset_cidrs_releases_total{clusterCIDR=\"10.0.0.0/22\"} 1.0",

@@ -37,7 +37,7 @@ pub enum PoolError {
 
 /// The ranges of a node.
 #[derive(Debug)]
-struct Held {
+struct NodeRanges {
     uid: Uid,
     ranges: Vec<IpNet>,
 }
@@ -46,8 +46,8 @@ struct Held {
 #[derive(Debug)]
 pub struct Pool {
     ranges: Vec<Range>,
-    held: HashMap<Str, Held>,
-    /// Histogram of the number of parts that each allocation passed over.
+    held: HashMap<Str, NodeRanges>,
+    /// Histogram of the number of parts that each allocation skipped.
     tries: Histograms<1>,
 }
 
@@ -59,7 +59,7 @@ impl Pool {
         Self { ranges: config.shares.iter().copied().map(range).collect(), held: HashMap::new(), tries }
     }
 
-    /// Returns the cluster's ranges, and the number of parts that each allocation passed over.
+    /// Returns the cluster's ranges, and the number of parts that each allocation skipped.
     pub fn usage(&self) -> (&[Range], Histograms<1>) {
         (&self.ranges, self.tries.clone())
     }
@@ -85,7 +85,7 @@ impl Pool {
         } else {
             self.forget(&node.meta.name);
             self.for_each_overlap(&ranges, Range::occupy);
-            self.held.insert(node.meta.name.clone(), Held { uid: node.meta.uid.clone(), ranges });
+            self.held.insert(node.meta.name.clone(), NodeRanges { uid: node.meta.uid.clone(), ranges });
         }
         errors.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
@@ -124,7 +124,7 @@ impl Pool {
         for range in &self.ranges {
             self.tries.observe([("clusterCIDR", range.whole().to_string())], range.counts().tries as f64);
         }
-        self.held.insert(name.clone(), Held { uid: uid.clone(), ranges: taken.clone() });
+        self.held.insert(name.clone(), NodeRanges { uid: uid.clone(), ranges: taken.clone() });
         Ok(taken)
     }
 

@@ -33,7 +33,7 @@ pub struct Counts {
     pub allocations: u64,
     /// Parts that became free.
     pub releases: u64,
-    /// Parts that were passed over by the last allocation: zero if the first one was free.
+    /// Parts that the last allocation skipped: zero if the first one was free.
     pub tries: u64,
 }
 
@@ -50,9 +50,9 @@ impl Range {
         let count = 1 << (share.prefix - share.range.prefix_len());
         let mut range =
             Self { share, count, next: 0, reserved: None, taken: BTreeMap::new(), counts: Counts::default() };
-        // Ranges of services are of two families, so that at most one of them overlaps.
+        // The ranges of services belong to different families, so that at most one of them overlaps.
         range.reserved = services.iter().find_map(|service| range.parts(*service));
-        // Upstream allocates them.
+        // Upstream counts the reserved parts as allocated.
         range.counts.allocations = u64::try_from(range.reserved_count()).unwrap_or(u64::MAX);
         range
     }

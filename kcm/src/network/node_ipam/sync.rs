@@ -100,7 +100,8 @@ impl Allocator {
 
     async fn assign(&self, key: &ObjectKey, node: &Node, ranges: &[IpNet]) -> Result<Outcome, ReconcileError> {
         let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
-        // The ranges of a node that the API server has and the cache does not may all be outside of the cluster's.
+        // The pool reserves no range for a node that has ranges on the API server, all of them outside of the cluster's
+        // ranges. The cache may not contain these yet.
         let Some(first) = texts.first() else {
             return Err(ReconcileError::new("the ranges of the node are not known yet"));
         };
@@ -129,7 +130,7 @@ impl Allocator {
         }
     }
 
-    /// Frees the ranges that were reserved for a node, unless the node has them by now.
+    /// Frees the ranges that were reserved for a node, unless the node has got them in the meantime.
     fn release(&self, key: &ObjectKey, node: &Node) {
         let mut pool = lock(&self.pool);
         pool.release(&key.name, &node.meta.uid);

@@ -52,7 +52,7 @@ fn release(pool: &mut Pool, name: &str) {
 }
 
 #[test]
-fn parts_are_counted_across_all_bits() {
+fn part_has_the_range_of_its_index() {
     for (range, prefix, index, expected) in [
         ("127.0.0.0/16", 24, 0, "127.0.0.0/24"),
         ("127.123.0.0/16", 24, 9, "127.123.9.0/24"),

@@ -1,4 +1,4 @@
-//! Policy: the addresses in a ServiceCIDR, and whether it may be deleted.
+//! Policy: the addresses in a ServiceCIDR, and the conditions for its deletion.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ pub struct Readiness {
     message: &'static str,
 }
 
-/// Addresses are allocated from it.
+/// Addresses are allocated from the range.
 pub const READY: Readiness = Readiness { status: "True", reason: "", message: "Kubernetes Service CIDR is ready" };
 
-/// It is being deleted, but Services need it.
+/// The range is being deleted, but Services need it.
 pub const TERMINATING: Readiness = Readiness {
     status: "False",
     reason: "Terminating",
@@ -90,7 +90,8 @@ pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Returns true if every prefix of a range is within one of another range, so that nothing changes for its addresses.
+/// Returns true if other ranges contain every prefix of a range, so that all its addresses can still be allocated
+/// without it.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))

@@ -22,7 +22,7 @@ use super::NAME;
 use super::decide::{self, FINALIZER, READY, Readiness, TERMINATING};
 use crate::context::Clock;
 
-/// Ranges of Services' addresses.
+/// The controller's state: the ranges from which Services get addresses.
 pub struct Ranges {
     pub ranges: Arc<Store<ServiceCidr>>,
     pub addresses: Arc<Store<IpAddress>>,
@@ -84,7 +84,7 @@ impl Ranges {
         self.remember(key, blocking_address.clone());
         if let Some(address) = blocking_address {
             info!(range = &*key.name, address = &*address.name, "keeping the finalizer: a Service needs this range");
-            // Also if another finalizer keeps the range.
+            // The condition is written even if only another client's finalizer keeps the range.
             self.write_condition(key, range, TERMINATING).await?;
             return Ok(Outcome::Done);
         }
@@ -135,7 +135,7 @@ impl Ranges {
         self.wrote(key, response)
     }
 
-    /// Patches the metadata of this range only: another one may have its name by now.
+    /// Patches the metadata of this range only: another range may have its name in the meantime.
     async fn patch(&self, key: &ObjectKey, range: &ServiceCidr, mut metadata: Value) -> Result<(), WriteError> {
         metadata["uid"] = range.meta.uid.to_string().into();
         let response = self.writer.patch(&ServiceCidr::RESOURCE, key, &json!({ "metadata": metadata })).await;

@@ -173,7 +173,8 @@ mod tests {
     }
 
     proptest! {
-        /// A Service is reconciled if it gains or loses the pod, or selects a pod that it publishes differently; once.
+        /// A Service is reconciled once if it gains or loses the pod, or if it selects the pod and a published field
+        /// changed.
         #[test]
         fn services_that_a_change_affects_are_found_once(
             selected in proptest::collection::vec(0u8..4, 0..12),
@@ -199,7 +200,7 @@ mod tests {
     #[test]
     fn pod_that_very_many_services_select_is_changed_in_near_linear_time() {
         const SERVICES: usize = 20_000;
-        // Selectors of one pair are kept in one list: an insertion costs little.
+        // Services that select the same label are kept in one list: an insertion costs little.
         let selectors = services((0..SERVICES).map(|_| 0));
         let (old, new) = (endpoint(&[0, 1], true), endpoint(&[0, 2], true));
         let started = std::time::Instant::now();

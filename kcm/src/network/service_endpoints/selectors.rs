@@ -1,7 +1,7 @@
 //! Finds the Services that select a pod, and the pods that a Service selects, by label and without a scan.
 //!
-//! Each Service is indexed under one pair of its selector, the one with the fewest other Services. So a pair that many
-//! Services share, such as the name of a Helm release, does not make look-ups slow.
+//! Each Service is indexed under one label of its selector, the one with the fewest other Services. So a label that
+//! many Services share, such as the name of a Helm release, does not make look-ups slow.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -41,7 +41,7 @@ struct OwnWrites {
     deletions: HashSet<Uid>,
 }
 
-/// Number of remembered versions above which the ones that the watch has skipped are dropped.
+/// Number of remembered versions above which those that the watch has skipped are dropped.
 const MAX_VERSIONS: usize = 1024;
 
 impl OwnWrites {

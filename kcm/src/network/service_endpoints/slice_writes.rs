@@ -66,7 +66,7 @@ impl Plan {
     }
 
     /// Keeps only the updates: they remove endpoints that must not get traffic, and must not wait until the creations
-    /// succeed. Deletions wait, because the endpoints of a deleted slice may belong to one that has to be created.
+    /// succeed. Deletions wait, because endpoints of a deleted slice may be part of a slice that has to be created.
     pub fn keep_updates(&mut self) {
         self.create.clear();
         self.delete.clear();
@@ -142,7 +142,7 @@ pub struct SliceWrites {
     pub manager: &'static str,
     /// Delay of the reconcile after another client changed a slice.
     pub delay: Duration,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: CreationGate,
     /// Refused creations.
     pub refusals: Refusals,
@@ -214,7 +214,10 @@ impl SliceWrites {
             return None;
         }
         let waiting = self.refusals.waiting(key, attempt)?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating EndpointSlices yet: refused before");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating EndpointSlices yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 
@@ -250,7 +253,7 @@ impl SliceWrites {
         counts: &mut WriteCounts,
     ) -> Result<(), WriteFailure> {
         let created = AtomicUsize::new(0);
-        // A quota may refuse thousands of slices: later batches are not begun.
+        // A quota may refuse thousands of slices: after a refusal, later batches are not begun.
         let create = |at: usize| self.create(key, metadata, &plan.create[at], &created);
         let (_, failure) = slow_start(plan.create.len(), create).await;
         counts.created = created.into_inner();

@@ -10,7 +10,7 @@ use kinds::endpoints::{Address, Subset};
 use kinds::ip::Ip;
 
 /// Maximum number of addresses in overlapping subsets, counted once for each set of ports. An Endpoints object of 1.5
-/// MB with 20,000 addresses on each of 20,000 ports must not be multiplied out.
+/// MB with 20,000 addresses on each of 20,000 ports must not be expanded to all combinations.
 const MAX_ADDRESSES: usize = 1 << 20;
 
 /// Subsets overlap so much that their canonical form is too large.
@@ -26,7 +26,7 @@ pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
 }
 
 /// Returns ports in an order that does not depend on the given one. There may be thousands of lists of thousands of
-/// ports: they are found by this, never compared one by one.
+/// ports. Equal lists are found by a look-up of their sorted form, and never compared in pairs.
 pub fn sorted_ports(ports: &[Port]) -> Vec<Port> {
     let mut ports: Vec<Port> = ports.to_vec();
     ports.sort_unstable();
@@ -45,12 +45,13 @@ fn distinct(subsets: &[Subset]) -> Vec<&Address> {
 /// Returns each address once. An address that any entry lists as not ready is not ready.
 fn merged(mut reached: RankedAddresses) -> RankedAddresses {
     reached.sort_unstable();
-    // An entry that is not ready precedes one that is.
+    // An entry that is not ready precedes an entry that is ready.
     reached.dedup_by_key(|(rank, _)| *rank);
     reached
 }
 
-/// Returns the ports of subsets by the subsets that contain them. A subset without ports has one that is `None`.
+/// Groups ports by the set of subsets that contain them. A subset without ports counts as one with the single port
+/// `None`.
 fn ports_by_subsets(subsets: &[Subset]) -> HashMap<Vec<usize>, Vec<Option<&Port>>> {
     let mut sources: HashMap<Option<&Port>, Vec<usize>> = HashMap::new();
     for (at, subset) in subsets.iter().enumerate() {

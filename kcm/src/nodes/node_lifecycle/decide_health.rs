@@ -15,9 +15,9 @@ use tokio::time::Instant;
 pub struct Health {
     /// The time of the last heartbeat, by this process's clock.
     pub alive: Instant,
-    /// The heartbeat time of its Ready condition then; `None` without such a condition.
+    /// The heartbeat time of the node's Ready condition at that heartbeat; `None` without such a condition.
     heartbeat: Option<Time>,
-    /// Its Lease then.
+    /// The node's Lease at that heartbeat.
     lease: Option<Renewal>,
 }
 
@@ -43,9 +43,9 @@ impl Health {
 /// Grace periods for missing heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub struct Grace {
-    /// A node whose kubelet has never posted a status.
+    /// Grace period of a node whose kubelet has never posted a status.
     pub startup: Duration,
-    /// Any other node.
+    /// Grace period of any other node.
     pub running: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Decides which taints and labels a node should have, by its conditions.
+//! Policy: the taints and labels that follow from the conditions of a node.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
 
-/// Returns the node's taints with the `NoExecute` taint for not ready or unreachable, or (`None`) with neither; `None`
-/// if nothing changes.
+/// Returns the node's taints with `wanted` as the only `NoExecute` taint of the two keys not ready and unreachable, or
+/// with neither if `wanted` is `None`. Returns `None` if nothing changes.
 pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
     let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
@@ -81,7 +81,7 @@ pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the labels to set: an older name follows the newer one, if that exists. Upstream:
+/// Returns the labels to set: the label with the older name gets the value of the newer one, if that exists. Upstream:
 /// pkg/controller/nodelifecycle, reconcileNodeLabels.
 pub fn labels(node: &Node) -> Vec<(&'static str, &str)> {
     let labels = &node.meta.labels;
@@ -129,7 +129,7 @@ pub fn zone(node: &Node) -> Str {
     if region.is_empty() && zone.is_empty() { Arc::from("") } else { format!("{region}:\0:{zone}").into() }
 }
 
-/// Returns true if the node does not count in the decision whether its zone is disrupted.
+/// Returns true if the node is not counted when the disruption of its zone is evaluated.
 pub fn is_excluded(node: &Node) -> bool {
     label(&node.meta.labels, "node.kubernetes.io/exclude-disruption").is_some()
 }

@@ -64,7 +64,7 @@ impl Census {
         match self.size {
             0 => State::Initial,
             _ if self.ready == 0 => State::Full,
-            // The threshold comes from a flag of single precision; so does the comparison.
+            // The flag for the threshold has single precision, so the comparison also uses single precision.
             size if failed > 2 && failed as f32 / size as f32 >= threshold as f32 => State::Partial,
             _ => State::Normal,
         }
@@ -99,7 +99,7 @@ impl Pace {
         }
         // The time of a tiny rate does not fit into a duration.
         let wait = Duration::try_from_secs_f64(missing).unwrap_or(Duration::MAX);
-        // A bit more than needed, so that rounding does not leave the bucket short of its token.
+        // The wait is slightly longer than needed: otherwise rounding could leave less than one token in the bucket.
         Some(wait.saturating_add(Duration::from_millis(1)))
     }
 
@@ -135,8 +135,8 @@ pub struct Zone {
     pub waiting: Waiting,
 }
 
-/// Names of nodes without duplicates, oldest first. In a large outage all nodes of a zone are here, and each pass looks
-/// for each of them.
+/// Names of nodes without duplicates, oldest first. In a large outage all nodes of a zone are here, and each pass
+/// searches for each of them.
 #[derive(Debug, Default)]
 pub struct Waiting {
     order: VecDeque<Str>,

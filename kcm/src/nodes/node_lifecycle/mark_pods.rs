@@ -28,8 +28,9 @@ pub struct PodMarker {
 }
 
 impl PodMarker {
-    /// Sets the pods of unresponsive nodes to not ready: in every pass, so that none is left out after a failure, a
-    /// restart, or on a node that was not ready before. Upstream: pkg/controller/nodelifecycle, MarkPodsNotReady.
+    /// Sets the pods of unresponsive nodes to not ready. Every pass does so: no pod is left out after a failure or a
+    /// restart, or if its node was already not ready before it became unresponsive. Upstream:
+    /// pkg/controller/nodelifecycle, MarkPodsNotReady.
     pub async fn mark_not_ready<'a>(&self, nodes: impl Iterator<Item = &'a Node>) {
         let pods = nodes.flat_map(|node| self.pods.by_index(&by_node(), on_node(&node.meta.name)));
         stream::iter(pods).for_each_concurrent(MAX_CONCURRENT_WRITES, |pod| self.mark(pod)).await;

@@ -72,7 +72,7 @@ impl ZoneMetrics {
     fn set(&self, zone: &Str, count: Census) {
         let (size, ready) = (count.size as f64, count.ready as f64);
         self.size.set(label(zone), size);
-        // An empty zone is a healthy one.
+        // A zone without nodes counts as healthy.
         self.health.set(label(zone), if count.size == 0 { 100.0 } else { 100.0 * ready / size });
         self.unhealthy.set(label(zone), size - ready);
     }

@@ -63,7 +63,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 /// Delay of events of Leases: short compared with the interval between two passes over the nodes.
 const LEASE_LAG: Duration = Duration::from_millis(250);
 
-/// Index of all nodes, for a pass over them. Look up by zero.
+/// Index of all nodes, for a pass over them. All of them have the index value zero.
 const EVERY: Index<Node> = Index { name: "every", keys: |_, emit| emit(0) };
 
 fn watches(builder: &mut Builder, _: &Context) {

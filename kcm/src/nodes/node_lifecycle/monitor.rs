@@ -90,7 +90,7 @@ struct NodeState {
 struct State {
     nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
-    /// A version of a Lease that the API server has and the watch does not: until the watch has it, no node is marked.
+    /// A version of a Lease that the API server has and the watch has not delivered: until it does, no node is marked.
     behind: Option<u64>,
 }
 
@@ -102,11 +102,11 @@ struct NodeInPass {
 
 /// The Lease of a node without heartbeat, as read from the API server.
 enum LeaseCheck {
-    /// It was not renewed either.
+    /// The Lease was not renewed.
     NotRenewed,
-    /// It is newer than the one in the cache.
+    /// The Lease is newer than the one in the cache.
     Newer(u64),
-    /// It could not be read.
+    /// The Lease could not be read.
     Unclear,
 }
 
@@ -137,7 +137,7 @@ impl Reconcile for Monitor {
 }
 
 impl Monitor {
-    #[allow(clippy::too_many_arguments, reason = "each is a part of its own, and there is one caller")]
+    #[allow(clippy::too_many_arguments, reason = "the parts have nothing in common, and there is one caller")]
     pub fn new(
         nodes: Arc<Store<Node>>,
         leases: Arc<Store<Lease>>,
@@ -297,7 +297,8 @@ impl Monitor {
                 .for_each_concurrent(MAX_CONCURRENT_WRITES, |in_pass| self.update_no_execute_taint(in_pass))
                 .await;
         }
-        // Before any pod is marked: there may be thousands, and evictions must not wait for them.
+        // Taints are queued before any pod is marked: there may be thousands of pods, and evictions must not wait for
+        // them.
         if self.zones().values().any(|zone| !zone.waiting.is_empty()) {
             self.queue.add(Loop::Taint);
         }
@@ -324,8 +325,8 @@ impl Monitor {
         unresponsive
     }
 
-    /// Compares the Leases of unresponsive nodes with the API server's. Returns the nodes, each with whether its Lease
-    /// could be read and was not renewed; or the version of a Lease that shows that the watch is behind.
+    /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with true if its Lease could
+    /// be read and was not renewed. The error is the version of a Lease that shows that the watch is behind.
     async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {
@@ -351,7 +352,7 @@ impl Monitor {
 
     async fn check_lease(&self, node: &Node, version: u64) -> LeaseCheck {
         match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
-            // The cache may have this version already: a change that did not renew the Lease.
+            // A version that the cache contains is not newer: that change did not renew the Lease.
             Ok(lease) if lease.version > version.max(self.lease_version(node)) => LeaseCheck::Newer(lease.version),
             Ok(_) => LeaseCheck::NotRenewed,
             Err(error) if error.is_not_found() => LeaseCheck::NotRenewed,
@@ -457,8 +458,8 @@ impl Monitor {
         change
     }
 
-    /// Brings a node's `NoExecute` taints in line with its Ready condition: immediately if it loses one or has one
-    /// already, otherwise it waits for its turn in its zone.
+    /// Updates a node's `NoExecute` taints for its Ready condition: immediately if the node loses a taint or has one
+    /// already. Otherwise the node is added to the waiting nodes of its zone.
     async fn update_no_execute_taint(&self, NodeInPass { node, ready }: &NodeInPass) {
         let Some(ready) = ready.as_deref() else { return };
         let wanted = no_execute_key(ready);
@@ -472,7 +473,8 @@ impl Monitor {
                     self.set_taint(node, |node| node.ready() == Some(ready), None).await;
                 }
             }
-            // Its zone's token was used already: a change of the reason needs no further one.
+            // The node has used a token of its zone for its current taint: the replacement of that taint needs no
+            // second token.
             Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
@@ -494,7 +496,8 @@ impl Monitor {
         Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
     }
 
-    /// Returns the time until there may be more to do; `None` if only another event can lead to that.
+    /// Taints the waiting nodes of a zone. Returns the time until the next one may be tainted; `None` if no node waits,
+    /// or another event has to happen first.
     async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
         loop {
             let (name, wait) = {
@@ -518,7 +521,7 @@ impl Monitor {
                     }
                     self.taint_node(zone_name, &node, wanted).await
                 }
-                // The node was deleted, became ready, was tainted, or is in another zone by now.
+                // The node was deleted, became ready, was tainted, or is in another zone now.
                 _ => true,
             };
             let mut zones = self.zones();
@@ -548,7 +551,7 @@ impl Monitor {
                 self.metrics.evicted(zone_name);
                 true
             }
-            // The API server's node is ready, tainted already, deleted, or another node with this name.
+            // On the API server the node is ready, already tainted or deleted, or another node has its name.
             Ok(false) => {
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.pace.give_back();

@@ -5,15 +5,15 @@
 //! was paused for that long, all grace periods restart. A single stale Lease is caught by the lease circuit breaker,
 //! which reads it from the API server.
 //!
-//! The watch is checked only once per pass. A watch that has moved since the last pass was not stalled, however long
-//! that pass and the period after it were; otherwise a long period would restart all grace periods in each pass, and no
-//! node would ever be marked.
+//! The watch is checked only once per pass. A watch that has delivered a change since the last pass was not stalled,
+//! however long ago that pass was. Otherwise, with a long period between passes, each pass would restart all grace
+//! periods, and no node would ever be marked.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A watch of Leases that delivers nothing for longer is stalled.
+/// Time after which a watch of Leases that delivers nothing is stalled.
 pub const STALL: Duration = Duration::from_secs(20);
 
 /// Reliability of missing heartbeats in a pass.

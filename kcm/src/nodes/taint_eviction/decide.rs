@@ -45,15 +45,15 @@ pub fn tolerated_time<'a>(
 /// The action for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It stays; a running countdown is cancelled.
+    /// The pod stays; a running countdown is cancelled.
     Stay,
-    /// It is deleted now.
+    /// The pod is deleted now.
     Evict,
-    /// Its countdown ends at this time.
+    /// The countdown of the pod ends at this time.
     Wait(Instant),
 }
 
-/// Decides about a pod. A running countdown is kept, whatever finite time the pod tolerates now: it began earlier than
+/// Decides about a pod. A running countdown is kept if the pod tolerates another finite time now: it began earlier than
 /// a new one would. Upstream: pkg/controller/tainteviction, processPodOnNode.
 pub fn decide(tolerated_time: ToleratedTime, running: Option<&Stage>, now: Instant) -> Decision {
     match (tolerated_time, running) {
@@ -62,7 +62,7 @@ pub fn decide(tolerated_time: ToleratedTime, running: Option<&Stage>, now: Insta
         (ToleratedTime::For(_), Some(Stage::Until(end))) if *end > now => Decision::Wait(*end),
         (ToleratedTime::For(_), Some(_)) => Decision::Evict,
         (ToleratedTime::For(time), None) if time.is_zero() => Decision::Evict,
-        // A time beyond the range of the clock never ends.
+        // A pod whose tolerated time ends beyond the range of the clock is never evicted.
         (ToleratedTime::For(time), None) => now.checked_add(time).map_or(Decision::Stay, Decision::Wait),
     }
 }

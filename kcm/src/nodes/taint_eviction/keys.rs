@@ -11,8 +11,8 @@ use super::countdown::Countdowns;
 use super::decide::no_execute_taints;
 use crate::pods::indexes::{by_node, on_node};
 
-/// Enqueues the pods that changes affect. A cache contains a change before its subscribers are called. So the later one
-/// of two changes (pod, taint of its node) finds the other in the cache.
+/// Enqueues the pods that changes affect. A cache contains a change before its subscribers are called. So the
+/// subscriber of the later of two changes (pod, taint of its node) finds the earlier one in the cache.
 pub fn subscribe(
     nodes: &Arc<Store<Node>>,
     pods: &Arc<Store<Pod>>,

@@ -99,7 +99,7 @@ impl Evictions {
         let now = Instant::now();
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
             Some(node) => decide(self.tolerated_time(&node, &pod), running.as_ref(), now),
-            // A pod without its node is ignored, except for a countdown that is already running.
+            // A pod whose node does not exist is ignored, unless its countdown is already running.
             None => match &running {
                 None => Decision::Stay,
                 Some(stage) => decide(ToleratedTime::For(Duration::ZERO), Some(stage), now),
@@ -142,7 +142,7 @@ impl Evictions {
 
     async fn evict(&self, key: &ObjectKey, pod: &Pod, running: Option<&Stage>) -> Result<Outcome, ReconcileError> {
         let now = Instant::now();
-        // A deadline in the future was cancelled: the pod has to be deleted immediately.
+        // A pod that no longer tolerates its node's taints is due now, even if its countdown has not ended.
         let due = match running {
             Some(Stage::Until(end)) => now.min(*end),
             _ => now,
@@ -189,8 +189,8 @@ impl Evictions {
         self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
     }
 
-    /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago. A stalled watch must not evict pods
-    /// that may stay.
+    /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago. The cache alone does not suffice:
+    /// with a stalled watch, pods that may stay would be evicted.
     async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let node_reads = || lock(&self.node_reads);
         let now = Instant::now();

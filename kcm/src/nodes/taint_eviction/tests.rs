@@ -112,7 +112,7 @@ fn running_countdown_is_not_changed_by_another_time() {
 
 #[test]
 fn pod_stays_when_its_tolerated_time_exceeds_the_range_of_durations() {
-    // Multiplied by 10^9 and wrapped to 64 bits, the fourth is 0.29 s.
+    // Multiplied by 10^9 and wrapped to 64 bits, the fourth value is 0.29 s.
     let limit = 9_223_372_036_i64;
     for seconds in [limit, limit + 1, 18_446_744_073, 18_446_744_074, i64::MAX / 1_000, i64::MAX - 1, i64::MAX] {
         let time = tolerated(&[("k", "NoExecute")], &[("k", Some(seconds))]);

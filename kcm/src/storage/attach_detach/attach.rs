@@ -22,7 +22,8 @@ use super::reconcile::{AttachDetach, Recheck, Subject};
 use super::{decide_wait, messages};
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// A driver that needs longer is reported in an event after each such period.
+/// Period after which an event reports a driver that has not attached a volume yet. The event is repeated after each
+/// further period.
 ///
 /// Upstream: pkg/volume/csi, csiDefaultTimeout.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
@@ -31,7 +32,8 @@ impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
         if memory.must_confirm {
-            // The node's event requeues the volume. Its kubelet may be dead and never report the volume.
+            // A change of the node requeues the volume. The node is not read: its kubelet may be dead and never report
+            // the volume.
             if !place.site.is_in_use {
                 return Ok(None);
             }
@@ -53,7 +55,7 @@ impl AttachDetach {
         let source = match (&observation.inline, &observation.volume) {
             (Some(inline), _) => json!({"inlineVolumeSpec": inline.spec}),
             (None, Some(volume)) => json!({"persistentVolumeName": &*volume.meta.name}),
-            // There is no volume to name in the attachment: its PersistentVolume was deleted.
+            // The PersistentVolume was deleted: the attachment would have no volume to name.
             (None, None) => return Ok(None),
         };
         let name = attachment_name(driver, handle, &place.node);
@@ -86,7 +88,7 @@ impl AttachDetach {
         let node = self.read_node(&place.node).await?;
         let Some(node) = &*node else {
             return Err(ReconcileError::new(format!(
-                "node {} is deleted; waiting until the cache shows that",
+                "node {} is deleted; waiting until the cache contains the deletion",
                 place.node
             )));
         };
@@ -114,7 +116,7 @@ impl AttachDetach {
         error: &WriteError,
     ) -> ReconcileError {
         if error.is_lost() {
-            // It may have been created, so that it counts as an attachment until that is known.
+            // The attachment may have been created: it counts as existing until its state is known.
             memory.uncertain_since = Some(Instant::now());
             memory.is_attached = true;
         }
@@ -166,8 +168,8 @@ impl AttachDetach {
         }
     }
 
-    /// Records an event about each pod of the node, once: the volume has to be detached from another node first. Returns
-    /// the time until that is due.
+    /// Records an event about each pod of the node, once: the volume has to be detached from another node first.
+    /// Returns the time until the event is due.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         let (places, steps) = (&subject.observation.places, subject.steps);
         let occupants = || subject.occupants.iter().map(move |at| (&places[*at], &steps[*at]));
@@ -190,7 +192,8 @@ impl AttachDetach {
         let users: Vec<ObjectKey> = others().flat_map(|(other, _)| users_on(other).into_keys()).collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
-        // Thousands of pods may use the volume on either node: each of these gets a message about all of those.
+        // Thousands of pods may use the volume on the other nodes, and thousands may wait on this one: each event about
+        // a waiting pod names pods of the other nodes.
         let waiting = users_on(place);
         let namespaces: BTreeSet<&str> = waiting.keys().map(|pod| &*pod.namespace).collect();
         let message =

@@ -1,8 +1,8 @@
 //! The nodes and pods of each volume that have changed since its last reconcile.
 //!
-//! Thousands of nodes and pods may share one volume, so that a change of a pod must not visit all of them. What happens on
-//! one of its nodes does not depend on the others, unless the volume may be attached to one node only. Anything that is not
-//! known to concern only some pods or nodes leads to a reconcile of all: a failure, a time that has come, an unknown
+//! Thousands of nodes and pods may share one volume, so that a change of a pod must not visit all of them. The steps
+//! for one node do not depend on the other nodes, unless the volume may be attached to one node only. Everything that
+//! does not belong to certain pods or nodes leads to a reconcile of all: a failure, a check that is due, an unknown
 //! reason.
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,17 +13,17 @@ use kinds::meta::ObjectKey;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// The nodes of a volume that a reconcile concerns.
+/// The nodes that a reconcile of a volume covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// All.
+    /// All nodes.
     All,
-    /// These alone. The others have not changed.
+    /// Only these nodes. The others have not changed.
     Nodes(BTreeSet<Str>),
 }
 
 impl Scope {
-    /// Returns true if a node is among them.
+    /// Returns true if a node is in the scope.
     pub fn contains(&self, node: &Str) -> bool {
         match self {
             Self::All => true,
@@ -32,16 +32,16 @@ impl Scope {
     }
 }
 
-/// The pods that a reconcile of a volume concerns.
+/// The pods that a reconcile of a volume covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pods {
     /// All pods on the nodes.
     All,
-    /// These alone. The others use the volume as before.
+    /// Only these pods. The others use the volume as before.
     Some(BTreeSet<ObjectKey>),
 }
 
-/// The nodes and pods of a volume that a reconcile concerns.
+/// The nodes and pods that a reconcile of a volume covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
     /// The nodes.
@@ -79,10 +79,10 @@ struct Tracked {
     is_settled: bool,
     /// At the last reconcile, the volume's nodes did not depend on each other.
     is_independent: bool,
-    /// A reconcile has begun. If the next one begins while this is set, it has ended by a panic: the changes that it took
-    /// are lost.
+    /// A reconcile has begun and not ended. If this is set when the next reconcile begins, the previous one has
+    /// panicked, and its changes have to be processed again.
     is_running: bool,
-    /// When one of the nodes has to be checked again.
+    /// Time at which one of the nodes has to be checked again.
     next: Option<Instant>,
 }
 
@@ -91,7 +91,7 @@ struct Tracked {
 pub struct Changes(Mutex<HashMap<Str, Tracked>>);
 
 impl Changes {
-    /// Notes a change, before the volume is requeued. A volume that is not tracked is reconciled on all nodes.
+    /// Records a change, before the volume is requeued. A volume that is not tracked is reconciled on all nodes.
     pub fn add(&self, volume: &Str, extent: Extent) {
         let mut tracked = lock(&self.0);
         let Some(tracked) = tracked.get_mut(volume) else { return };
@@ -101,9 +101,9 @@ impl Changes {
         }
     }
 
-    /// Begins a reconcile: returns the nodes and pods that have changed, and forgets the changes. Those are all nodes if they
-    /// depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
-    /// [`Changes::postponed`] or [`Changes::forget`]; after any other end, the next one concerns all nodes and pods.
+    /// Begins a reconcile: returns the nodes and pods that have changed, and forgets the changes. Returns all nodes if
+    /// they depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
+    /// [`Changes::postponed`] or [`Changes::forget`]; otherwise the next one covers all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
         let tracked = tracked.entry(volume.clone()).or_default();
@@ -116,8 +116,8 @@ impl Changes {
         if is_independent { changed } else { Extent { nodes: Scope::All, ..changed } }
     }
 
-    /// Notes that a reconcile has succeeded, and when one of its nodes has to be checked again. Returns that time for all
-    /// nodes.
+    /// Records that a reconcile has succeeded, and the time at which one of its nodes has to be checked again. Returns
+    /// the earliest such time of all nodes.
     pub fn succeeded(&self, volume: &Str, extent: &Extent, next: Option<Instant>) -> Option<Instant> {
         let mut tracked = lock(&self.0);
         let Some(tracked) = tracked.get_mut(volume) else { return next };
@@ -128,7 +128,7 @@ impl Changes {
         tracked.next
     }
 
-    /// Notes that a reconcile has failed: the next one concerns all nodes and pods.
+    /// Records that a reconcile has failed: the next one covers all nodes and pods.
     pub fn failed(&self, volume: &Str) {
         if let Some(tracked) = lock(&self.0).get_mut(volume) {
             tracked.is_settled = false;
@@ -136,7 +136,7 @@ impl Changes {
         }
     }
 
-    /// Notes that a reconcile has ended before it has done anything: the next one concerns the same nodes and pods.
+    /// Records that a reconcile has ended before it has done anything: the next one covers the same nodes and pods.
     pub fn postponed(&self, volume: &Str, extent: Extent) {
         if let Some(tracked) = lock(&self.0).get_mut(volume) {
             tracked.is_running = false;
@@ -144,7 +144,7 @@ impl Changes {
         self.add(volume, extent);
     }
 
-    /// Forgets a volume that has no nodes any longer.
+    /// Forgets a volume that no longer has nodes.
     pub fn forget(&self, volume: &Str) {
         lock(&self.0).remove(volume);
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_concerns_all_nodes_unless_only_some_are_known_to_have_changed() {
+    async fn reconcile_covers_all_nodes_unless_only_some_are_known_to_have_changed() {
         let (volume, now) = (Str::from("v"), Instant::now());
         let both = Pods::Some(["web", "db"].map(|name| ObjectKey::new("shop", name)).into());
         let all_pods = Extent { pods: Pods::All, ..nodes(&["b"]) };
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_of_nodes_that_depend_on_each_other_concerns_all_of_them_and_only_the_changed_pods() {
+    async fn reconcile_of_dependent_nodes_covers_all_nodes_but_only_the_changed_pods() {
         let (volume, now) = (Str::from("v"), Instant::now());
         let changes = settled(&volume, false, now);
         changes.add(&volume, pod("web", "a"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_concerns_all_nodes_after_a_failure_and_when_one_has_to_be_checked_again() {
+    async fn reconcile_covers_all_nodes_after_a_failure_and_when_one_has_to_be_checked_again() {
         let (changes, volume, now) = (Changes::default(), Str::from("v"), Instant::now());
         let second = Duration::from_secs(1);
         let take = |now| {
@@ -242,11 +242,11 @@ mod tests {
         changes.failed(&volume);
         assert_eq!(take(now), Extent::ALL, "after a failure");
         changes.succeeded(&volume, &nodes(&["a"]), None);
-        assert_eq!(take(now), Extent::ALL, "only a reconcile of all nodes makes up for it");
+        assert_eq!(take(now), Extent::ALL, "the failure counts until a reconcile of all nodes succeeds");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_concerns_all_nodes_when_the_last_one_never_ended() {
+    async fn reconcile_covers_all_nodes_when_the_last_one_never_ended() {
         let (changes, volume, now) = (Changes::default(), Str::from("v"), Instant::now());
         let take = || {
             changes.add(&volume, nodes(&["a"]));
@@ -259,7 +259,7 @@ mod tests {
         settle();
         changes.add(&volume, nodes(&["b"]));
         assert_eq!(changes.take(&volume, true, now), nodes(&["b"]));
-        // It panics here: the change of b must not be lost.
+        // The reconcile panics, and calls neither `succeeded` nor `failed`: the change of b must not be lost.
         assert_eq!(take(), Extent::ALL);
         changes.succeeded(&volume, &Extent::ALL, None);
         assert_eq!(take(), nodes(&["a"]));

@@ -1,11 +1,11 @@
-//! Decides about one volume: on which nodes it is attached, reported and detached.
+//! Policy: for each node of a volume, whether the volume is attached, listed in the node's status, or detached.
 //!
 //! The decision is made for all nodes of the volume together, so that a volume for one node is never attached to a
 //! second one.
 
 use std::time::Duration;
 
-/// A volume that a kubelet still reports as in use is detached from an unhealthy node after this time.
+/// Time after which a volume that a kubelet still reports as in use is detached from an unhealthy node.
 ///
 /// Upstream: pkg/controller/volume/attachdetach, DefaultTimerConfig.
 pub const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(6 * 60);
@@ -16,14 +16,14 @@ pub enum Attachment {
     /// There is none.
     #[default]
     Absent,
-    /// It may exist: the response to the request that creates it was lost; or a kubelet that attaches the volume itself
-    /// uses it, although no pod there uses it and the status does not list it.
+    /// The attachment may exist: the response to its creation was lost. Or the kubelet, which attaches the volume
+    /// itself, uses the volume, although no pod on the node does and the node's status does not list it.
     Uncertain,
-    /// It is requested. The driver has not reported success; it may nevertheless have attached the volume.
+    /// The attachment is requested. The driver has not reported success; it may nevertheless have attached the volume.
     Requested,
     /// The driver has attached the volume.
     Attached,
-    /// It is being deleted; the driver may still have the volume attached.
+    /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
 }
 
@@ -34,7 +34,8 @@ pub struct Site {
     pub is_wanted: bool,
     /// Attachment by this controller.
     pub attachment: Attachment,
-    /// Another client has requested an attachment of the volume to the node. It is never changed, but it counts.
+    /// Another client has requested an attachment of the volume to the node. This controller never changes that
+    /// attachment, but takes it into account.
     pub has_foreign: bool,
     /// The node's status lists the volume as attached, or a write that lists it may be under way.
     pub is_listed: bool,
@@ -43,7 +44,7 @@ pub struct Site {
     pub is_in_use: bool,
     /// State of the node.
     pub node: NodeState,
-    /// Time since the volume is no longer wanted here.
+    /// Time for which the volume has not been wanted on the node.
     pub unwanted_for: Duration,
 }
 
@@ -56,23 +57,23 @@ pub struct NodeState {
     pub is_managed: bool,
     /// Its condition Ready is true.
     pub is_ready: bool,
-    /// It has the taint `node.kubernetes.io/out-of-service`.
+    /// The node has the taint `node.kubernetes.io/out-of-service`.
     pub is_out_of_service: bool,
 }
 
 /// Properties of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
-    /// A volume in use is never detached from an unhealthy node only because of the time.
+    /// A volume in use is never detached from an unhealthy node because of a timeout.
     pub is_timeout_disabled: bool,
 }
 
 /// Reason why a volume may be detached although a kubelet reports it as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForceDetachReason {
-    /// The node is not healthy, and [`MAX_WAIT_FOR_UNMOUNT`] is over.
+    /// The node is not healthy, and [`MAX_WAIT_FOR_UNMOUNT`] has passed.
     Timeout,
     /// The node is out of service.
     OutOfService,
@@ -91,7 +92,8 @@ pub enum Step {
     List,
     /// Another node has the volume: wait until it is detached there.
     AwaitOtherNode,
-    /// The previous attachment is being deleted: wait, then attach again or be done.
+    /// The previous attachment is being deleted: wait. Afterwards the volume is attached again, or nothing remains to
+    /// do.
     AwaitDetach,
     /// The kubelet uses the volume: wait, at most for this time if a time is set.
     AwaitUnmount(Option<Duration>),
@@ -111,7 +113,7 @@ impl Site {
         self.node.exists && self.node.is_ready
     }
 
-    /// Returns why a volume in use may be detached here.
+    /// Returns the reason why a volume in use may be detached from the node, if there is one.
     fn forced(&self, rules: Rules) -> Option<ForceDetachReason> {
         let is_overdue = !rules.is_timeout_disabled && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
         if is_overdue && !self.is_healthy() {
@@ -135,7 +137,8 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Requested => Step::AwaitAttach,
             Attachment::Deleting => Step::AwaitDetach,
             Attachment::Absent if !site.node.exists => Step::Idle,
-            // Repeating the request shows the result, and attaches the volume nowhere else.
+            // The response to a repeated request shows whether the attachment exists. It is not attached to another
+            // node.
             Attachment::Uncertain => Step::Attach,
             Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
             Attachment::Absent => Step::Attach,

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::decide::{Site, Step};
 
-/// A detachment that takes longer is reported.
+/// Time after which an event reports a detachment.
 ///
 /// Upstream: pkg/volume/csi, csiDefaultTimeout; the wait is not reported while an operation of the volume is pending.
 pub const DETACH_GRACE: Duration = Duration::from_secs(2 * 60);
-/// The same while the kubelet unmounts the volume of a pod that has ended. It reports that with its next status, after
-/// 10 seconds at most.
+/// Time after which an event reports the unmount of a volume whose pod has ended. A kubelet reports the unmount with
+/// its next status, within 10 seconds.
 pub const UNMOUNT_GRACE: Duration = Duration::from_secs(30);
 
 /// Returns the time until the wait for another node has to be reported; `None` if that node cannot have the volume.

@@ -17,14 +17,14 @@ use super::observe::{Place, state_of};
 use super::reconcile::{AttachDetach, Recheck, Subject};
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// The API server ends each request after a minute: by then a creation without a response has succeeded, or it never
+/// Time after which the API server has ended each request: a creation without a response has then succeeded, or never
 /// will.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pause before the cache is checked again for an attachment that the API server no longer has.
 const CACHE_RECHECK: Duration = Duration::from_secs(5);
 
 impl AttachDetach {
-    /// Detaches the volume. In the cache, the node's status no longer lists it.
+    /// Detaches the volume. The node's cached status must no longer list the volume.
     pub async fn detach(
         &self,
         subject: &Subject<'_>,
@@ -45,7 +45,7 @@ impl AttachDetach {
             memory.is_held = false;
             memory.is_attached = false;
             memory.is_abandoned = true;
-            // Pods on other nodes may wait for it.
+            // Pods on other nodes may wait for the volume.
             self.requeue(subject.name.clone(), Extent::ALL);
             return Ok(None);
         };
@@ -70,9 +70,9 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the node's kubelet has released the volume, or if the reason to detach it by force still holds,
-    /// according to the API server: by the response to the write that removed the volume from the status, if that was a
-    /// short time ago, otherwise by a read. If not, the cache is behind, and the volume waits for it.
+    /// Returns true if, according to the API server, the node's kubelet has released the volume, or the reason to
+    /// detach it by force still holds. A recent response to the write that removed the volume from the status suffices;
+    /// otherwise the node is read. If the result is false, the cache is behind, and the volume waits for it.
     async fn is_released(
         &self,
         subject: &Subject<'_>,
@@ -91,7 +91,7 @@ impl AttachDetach {
             Some(ForceDetachReason::OutOfService) => state.is_out_of_service,
             None => false,
         };
-        // The kubelet could still find the volume in the list, or attach volumes itself by now.
+        // In other states the kubelet may still find the volume in the list, or may attach volumes itself now.
         let is_released = state.is_managed
             && volumes
                 .is_some_and(|volumes| !volumes.lists(subject.name) && (is_forced || !volumes.uses(subject.name)));

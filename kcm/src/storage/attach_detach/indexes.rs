@@ -5,8 +5,8 @@ use runtime::store::{Index, index_key};
 
 use crate::storage::volume_name::is_attached_by_kubelet;
 
-/// Returns the index of nodes by the volumes that their status lists as attached. A volume that a kubelet attaches has
-/// no VolumeAttachment: its index has the nodes that use it, too. Needs [`Node::VOLUMES`]; look up by
+/// Returns the index of nodes by the volumes that their status lists as attached. Volumes that kubelets attach have no
+/// VolumeAttachment: for them the index also contains the nodes that use them. Needs [`Node::VOLUMES`]; look up by
 /// [`listed_volume`].
 pub const fn nodes_by_attached_volume() -> Index<Node> {
     Index {

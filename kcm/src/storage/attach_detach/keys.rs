@@ -97,8 +97,9 @@ fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<
     change.new.and_then(|claim| caches.name_of_claim(claim)).into_iter().collect()
 }
 
-/// Returns the volume of a PersistentVolume whose definition has changed. Most new ones have no node yet: a manager
-/// that starts does not reconcile thousands of them. An object that refers to a volume later requeues it.
+/// Returns the volume of a PersistentVolume whose definition has changed. A new PersistentVolume counts only if its
+/// volume may have a node: otherwise a manager that starts would reconcile thousands of them. An object that refers to
+/// a volume later requeues it.
 fn of_persistent_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) -> Vec<Str> {
     if let (None, Some(new)) = (change.old, change.new) {
         let name = of_volume(new).filter(|name| shared.caches.may_have_places(name, new, &shared.memory));
@@ -123,7 +124,7 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     if let Some(name) = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment)) {
         return vec![name];
     }
-    // Its volume was deleted: the remembered state of the node still names it.
+    // The attachment's volume was deleted: the remembered state of the node still has its name.
     let mut names = shared.memory.of_node(&attachment.node);
     names.retain(|name| match Plugin::of(name) {
         Some(Plugin::Csi { driver, handle }) => {
@@ -134,8 +135,8 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     names
 }
 
-/// Returns true if nothing happened to the volume, as when csi-attacher adds its finalizer. Each failure counts, even
-/// if its message is the same.
+/// Returns true if only the metadata of an attachment changed, for example when csi-attacher adds its finalizer. Each
+/// failure counts as a change, even if its message is the same.
 fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return false };
     let is_same =
@@ -144,8 +145,8 @@ fn is_only_metadata(change: &Change<'_, VolumeAttachment>) -> bool {
     is_same && !is_resync && new.attach_error.is_none() && new.detach_error.is_none()
 }
 
-/// Returns all volumes of a driver whose volumes must be attached from now on, or no longer need to be: those of the
-/// cluster, those that pods define themselves, and those that are attached. A driver's object is rarely changed.
+/// Returns all volumes of a driver that begins or ceases to require attachments: its PersistentVolumes, volumes that
+/// pods define themselves, and attached volumes. Such a change is rare.
 fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> {
     let is_required = |driver: Option<&Arc<CsiDriver>>| driver.is_none_or(|driver| driver.attach_required);
     if is_required(change.old) == is_required(change.new) {
@@ -161,14 +162,14 @@ fn of_driver(shared: &AttachDetach, change: &Change<'_, CsiDriver>) -> Vec<Str> 
     all.filter(is_of_driver).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the volumes that one status lists and another one does not, or that its kubelet uses only there. A node may
-/// have hundreds of volumes of which one changes.
+/// Returns the volumes that one status lists and another one does not, or that the kubelet uses only according to the
+/// first. A node may have hundreds of volumes of which one changes.
 fn volumes_only_in(one: &NodeVolumes, other: &NodeVolumes) -> impl Iterator<Item = Str> {
     let listed = one.attached().iter().map(|entry| &entry.name).filter(|name| !other.lists(name));
     listed.chain(one.in_use().iter().filter(|name| !other.uses(name))).cloned()
 }
 
-/// Returns true if this controller attaches the volumes of a node from now on: its pods use them from now on.
+/// Returns true if this controller begins to attach the volumes of a node: the node's pods count as users from now on.
 fn is_newly_managed(change: &Change<'_, Node>) -> bool {
     let is_managed = |node: Option<&Arc<Node>>| state_of(node.map(|node| &**node)).is_managed;
     is_managed(change.new) && !is_managed(change.old)

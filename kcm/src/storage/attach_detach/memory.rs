@@ -21,20 +21,20 @@ use super::node_list::NodeList;
 /// Remembered state of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SiteMemory {
-    /// When the volume was first found not to be wanted here.
+    /// Time at which the volume was first found not to be wanted on the node.
     pub unwanted_since: Option<Instant>,
-    /// True if the node's last known status has the volume in use.
+    /// True if the node's last known status reports the volume as in use.
     pub was_in_use: Option<bool>,
-    /// The volume, of a plugin whose kubelet attaches it, is reserved for the node.
+    /// The volume is reserved for the node. Only for plugins whose volumes are attached by kubelets.
     pub is_held: bool,
-    /// The volume, of a plugin whose kubelet attaches it, was detached by force: it counts as released although the
-    /// node's last status has it in use.
+    /// The volume was detached by force: it counts as released although the node's last status reports it as in use.
+    /// Only for plugins whose volumes are attached by kubelets.
     pub is_abandoned: bool,
     /// Time of a request to attach whose response was lost.
     pub uncertain_since: Option<Instant>,
-    /// When the current attempt to attach began, or was last reported as timed out.
+    /// Time at which the current attempt to attach began, or was last reported as timed out.
     pub attach_started: Option<Instant>,
-    /// When the current attempt to detach began.
+    /// Time at which the current attempt to detach began.
     pub detach_started: Option<Instant>,
     /// The success was recorded as an event, or needs none.
     pub is_announced: bool,
@@ -52,9 +52,9 @@ pub struct SiteMemory {
 /// The next write of the list in a node's status.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NodeWrite {
-    /// The list is right.
+    /// The list is up to date.
     None,
-    /// It has to be written after this time.
+    /// The list has to be written after this time.
     After(Duration),
     /// This list has to be written.
     Now(Vec<AttachedVolume>),
@@ -71,7 +71,7 @@ pub type Users = BTreeMap<Str, BTreeMap<ObjectKey, Uid>>;
 struct State {
     volumes: HashMap<Str, Sites>,
     users: HashMap<Str, Users>,
-    /// The volumes of each pod, with their nodes: two pods may have had the name.
+    /// The volumes of each pod name, with their nodes: pods with the same name may have run on several nodes.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
     lists: HashMap<Str, NodeList>,
@@ -82,7 +82,7 @@ struct State {
 pub struct Memory {
     /// The volumes that pods define themselves.
     pub definitions: Definitions,
-    /// The nodes of volumes that have changed.
+    /// Changes of the nodes and pods of volumes.
     pub changes: Changes,
     /// Number of nodes and pods that reconciles of volumes have visited.
     #[cfg(test)]
@@ -100,7 +100,7 @@ impl Memory {
         self.visited.fetch_add(nodes_or_pods, Ordering::Relaxed);
     }
 
-    /// Returns the nodes of a volume, of those in the scope.
+    /// Returns the nodes of a volume that are in the scope.
     pub fn sites(&self, volume: &str, scope: &Scope) -> Sites {
         self.lock().volumes.get(volume).map_or_else(Sites::new, |sites| of_nodes(sites, scope))
     }
@@ -110,8 +110,8 @@ impl Memory {
         self.lock().volumes.contains_key(volume)
     }
 
-    /// Stores the nodes of a volume, of those in the scope. Returns the nodes that have to be reconciled: their lists need
-    /// no longer wait for this volume.
+    /// Stores the nodes of a volume that are in the scope. Returns the nodes that have to be reconciled, because their
+    /// lists need no longer wait for this volume.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
         let State { volumes, by_node, lists, .. } = &mut *state;
@@ -184,7 +184,7 @@ impl Memory {
         }
     }
 
-    /// Stores on which node a pod uses a volume, with the pod's uid; `None` if it does not use it.
+    /// Stores the node on which a pod uses a volume, with the pod's uid; `None` if the pod does not use the volume.
     pub fn set_user(&self, volume: &Str, pod: &ObjectKey, user: Option<(Str, Uid)>) {
         let mut state = self.lock();
         let State { users: all, by_pod, .. } = &mut *state;
@@ -232,7 +232,7 @@ impl Memory {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed, is_awaited)
     }
 
-    /// Notes whether the volume's entry in the node's status will change soon. Returns true if the node has to be
+    /// Records whether the volume's entry in the node's status will change soon. Returns true if the node has to be
     /// reconciled, because no further change is expected.
     pub fn expect_change(&self, node: &Str, volume: &Str, is_expected: bool) -> bool {
         let mut state = self.lock();
@@ -253,7 +253,7 @@ impl Memory {
         self.lock().lists.get(node).is_some_and(|list| list.may_be_writing(volume))
     }
 
-    /// Returns the next write of a node's status. If it is due, notes that it is about to be written.
+    /// Returns the next write of a node's status. If it is due, records its start.
     pub fn begin_write(&self, node: &str, current: &[AttachedVolume], now: Instant) -> NodeWrite {
         let mut state = self.lock();
         let Some(list) = state.lists.get_mut(node) else { return NodeWrite::None };
@@ -266,21 +266,21 @@ impl Memory {
         NodeWrite::Now(planned)
     }
 
-    /// Notes that a write to a node's status has succeeded after this time. Its kubelet did not use the removed volumes
-    /// in `released`.
+    /// Records that a write to a node's status has succeeded after this time. Its kubelet did not use the removed
+    /// volumes in `released`.
     pub fn written(&self, node: &str, took: Duration, released: Vec<Str>) {
         if let Some(list) = self.lock().lists.get_mut(node) {
             list.written(Instant::now(), took, released);
         }
     }
 
-    /// Reports, once, whether the kubelet did not use a volume when it was removed from the node's status a short time
+    /// Returns true, once, if the kubelet did not use a volume when it was removed from the node's status a short time
     /// ago.
     pub fn take_release(&self, node: &str, volume: &str) -> bool {
         self.lock().lists.get_mut(node).is_some_and(|list| list.take_release(volume, Instant::now()))
     }
 
-    /// Notes that the last write to a node's status has ended. Returns the volumes that were in it and are not in the
+    /// Records that the last write to a node's status has ended. Returns the volumes that were in it and are not in the
     /// current list.
     pub fn end_write(&self, node: &str, current: &[AttachedVolume]) -> Vec<Str> {
         let mut state = self.lock();
@@ -292,8 +292,8 @@ impl Memory {
         written
     }
 
-    /// Counts pairs of volume and node by the labels that `label` returns for them. It gets the volume, true if pods use it on
-    /// the node, and the remembered state.
+    /// Counts pairs of volume and node by the labels that `label` returns for them. `label` gets the volume, true if
+    /// pods use it on the node, and the remembered state.
     pub fn count<L: Ord>(&self, label: impl Fn(&str, bool, &SiteMemory) -> Vec<L>) -> BTreeMap<L, u64> {
         let mut counts = BTreeMap::new();
         let state = self.lock();
@@ -378,7 +378,7 @@ mod tests {
         let volume = Str::from("v");
         let [a, b] = ["a", "b"].map(Str::from);
         let only = |node: &Str| Scope::Nodes([node.clone()].into());
-        // A pod was replaced by one of its name on another node.
+        // A pod was replaced by one with its name on another node.
         for node in [&a, &b] {
             memory.store(&volume, &only(node), Sites::from([(node.clone(), SiteMemory::default())]));
             memory.set_users(&volume, &only(node), used_by(node, &["web"]));

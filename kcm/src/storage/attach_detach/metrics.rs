@@ -16,9 +16,9 @@ const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0
 /// An operation on a volume.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
-    /// It is attached.
+    /// The attachment of a volume.
     Attach,
-    /// It is detached.
+    /// The detachment of a volume.
     Detach,
 }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn operations_are_observed_with_the_time_since_their_begin() {
+    async fn operations_are_observed_with_the_time_since_their_start() {
         let metrics = Metrics::default();
         let operations = Operations::new(&metrics);
         let (plugin, started) = (Plugin::Csi { driver: "disk.example.com", handle: "vol-1" }, Instant::now());

@@ -12,7 +12,7 @@
 //! - Detach: remove the volume from the node's status; read the node and check that its kubelet does not use the volume;
 //!   delete the VolumeAttachment; wait until it no longer exists.
 //!
-//! A volume for one node is attached only while no other node may have it, confirmed or not.
+//! A volume for one node is attached only if it certainly is not attached to another node.
 
 mod attach;
 mod changes;

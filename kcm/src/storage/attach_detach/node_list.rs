@@ -1,8 +1,8 @@
 //! The list of attached volumes in a node's status: which entries a write adds and removes, and when it is sent.
 //!
-//! A volume that moves alone with its pod is delayed only by the load of the API server: between its release by one
-//! kubelet and its mount by the next one are four writes (list, deletion, attachment, list), their watch events, and
-//! the driver's time. If other changes of a node are about to follow, its next write waits for them.
+//! A volume that moves alone with its pod is never delayed: between its release by one kubelet and its mount by the
+//! next one are only four writes (list, deletion, attachment, list), their watch events, and the work of the driver. If
+//! further changes of a node are expected, its next write waits for them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -16,12 +16,13 @@ use tokio::time::Instant;
 const PAUSE_FACTOR: u32 = 20;
 /// Maximum time between two writes of a node while no further change is expected.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// The same while further changes are expected: longer only if a write takes more than 100 ms.
+/// Maximum time between two writes of a node while further changes are expected. The time exceeds [`MAX_PAUSE`] only if
+/// a write takes more than 100 ms.
 const MAX_BATCH_PAUSE: Duration = Duration::from_secs(4);
 /// Shortest time between two writes of a node, if no pod waits for the second one and further changes are expected. It
 /// is short, because the deletion of a volume or of a node waits for the detachment.
 const RELAXED_PAUSE: Duration = Duration::from_millis(500);
-/// The response to a write shows for this time that a kubelet does not use a volume.
+/// Time for which the response to a write is used to show that a kubelet does not use a volume.
 const RELEASE_LIFETIME: Duration = Duration::from_secs(5);
 
 /// Decision about an entry of the list.
@@ -43,7 +44,7 @@ pub struct NodeList {
     writing: BTreeSet<Str>,
     /// The end and the duration of the last successful write.
     last_write: Option<(Instant, Duration)>,
-    /// Volumes that were removed from the list while the kubelet did not use them, and when.
+    /// Volumes that were removed from the list while the kubelet did not use them, with the time of the removal.
     released: HashMap<Str, Instant>,
 }
 
@@ -58,19 +59,19 @@ impl NodeList {
         before.is_none_or(|before| before.is_listed != is_listed || (is_awaited && !before.is_awaited))
     }
 
-    /// Notes that the entry of a volume will change soon.
+    /// Records that the entry of a volume will change soon.
     pub fn expect_change(&mut self, volume: &Str) {
         self.expected.insert(volume.clone());
     }
 
-    /// Notes that a change of a volume's entry is no longer expected. Returns true if it was the last one: a write that
-    /// waits need not wait longer.
+    /// Records that a change of a volume's entry is no longer expected. Returns true if it was the last one: a write
+    /// that waits need not wait longer.
     pub fn expect_no_change(&mut self, volume: &str) -> bool {
         self.expected.remove(volume) && self.expected.is_empty()
     }
 
-    /// Removes the decisions about a volume that no longer concerns the node. Returns true if the last expected change
-    /// was that of this volume.
+    /// Removes the decisions about a volume that the node no longer uses. Returns true if the last expected change was
+    /// that of this volume.
     pub fn forget(&mut self, volume: &str) -> bool {
         self.decisions.remove(volume);
         self.released.remove(volume);
@@ -87,8 +88,8 @@ impl NodeList {
         self.writing.contains(volume)
     }
 
-    /// Returns the list to be written; `None` if the current one is right. New entries follow the existing ones, sorted
-    /// by name, so that equal states give equal lists.
+    /// Returns the list to be written; `None` if the current one is up to date. New entries follow the existing ones,
+    /// sorted by name, so that equal states give equal lists.
     pub fn plan(&self, current: &[AttachedVolume]) -> Option<Vec<AttachedVolume>> {
         let stays = |entry: &&AttachedVolume| self.decisions.get(&entry.name).is_none_or(|decision| decision.is_listed);
         let mut planned: Vec<AttachedVolume> = current.iter().filter(stays).cloned().collect();
@@ -124,12 +125,12 @@ impl NodeList {
         awaited.any(|(name, decision)| decision.is_listed != listed.contains(&**name))
     }
 
-    /// Notes that this list is about to be written.
+    /// Records the start of a write of this list.
     pub fn begin_write(&mut self, list: &[AttachedVolume]) {
         self.writing = list.iter().map(|entry| entry.name.clone()).collect();
     }
 
-    /// Notes that the cache contains the result of the last write, or that the write certainly failed. Returns the
+    /// Records that the cache contains the result of the last write, or that the write certainly failed. Returns the
     /// volumes of that write that are not in the current list.
     pub fn end_write(&mut self, current: &[AttachedVolume]) -> Vec<Str> {
         let mut written = std::mem::take(&mut self.writing);
@@ -139,15 +140,15 @@ impl NodeList {
         written.into_iter().collect()
     }
 
-    /// Notes that a write has succeeded at `now` after this time, and that the kubelet did not use the removed volumes
-    /// in `released` after it.
+    /// Records that a write has succeeded at `now` after this time, and that the kubelet did not use the removed
+    /// volumes in `released` after it.
     pub fn written(&mut self, now: Instant, took: Duration, released: Vec<Str>) {
         self.last_write = Some((now, took));
         self.released.extend(released.into_iter().map(|volume| (volume, now)));
     }
 
-    /// Reports, once, whether the kubelet did not use a volume a short time ago, after it was removed from the list.
-    /// The kubelet mounts only volumes that it finds in the list after it has reported them as in use.
+    /// Returns true, once, if the kubelet did not use a volume when it was removed from the list a short time ago. A
+    /// kubelet first reports a volume as in use, and mounts it only if the list then contains it.
     pub fn take_release(&mut self, volume: &str, now: Instant) -> bool {
         let since = self.released.remove(volume);
         since.is_some_and(|since| now.saturating_duration_since(since) < RELEASE_LIFETIME)
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn list_changes_only_where_it_was_decided() {
+    fn only_entries_with_a_decision_change() {
         for (name, current, decisions, expected) in [
             ("nothing decided", &["a"][..], &[][..], None),
             ("as decided", &["a"], &[("a", true), ("b", false)], None),

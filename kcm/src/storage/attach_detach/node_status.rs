@@ -70,8 +70,8 @@ impl AttachDetach {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
                 }
-                // The write counts as under way until the cache contains it. The next run waits for that: an event that
-                // shows the old list again, because another client has reverted it, adds no key.
+                // The write counts as under way until the cache contains it. The next run waits for that: if another
+                // client reverts the list, the watch may deliver only the old list, which adds no key.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
                 Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
@@ -87,15 +87,15 @@ impl AttachDetach {
         }
     }
 
-    /// Notes that no write is under way, and requeues the volumes that waited for that.
+    /// Records that no write is under way, and requeues the volumes that waited for that.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
         for volume in self.memory.end_write(name, current) {
             self.requeue(volume, Extent::of_nodes([name.clone()]));
         }
     }
 
-    /// Of the volumes that a write has removed from a node's list, returns those that its kubelet does not use
-    /// according to the response.
+    /// Returns the volumes that a write has removed from a node's list and that its kubelet does not use according to
+    /// the response.
     fn released(&self, response: &ObjectResponse, mut removed: Vec<Str>) -> Vec<Str> {
         let node = response.decode::<Node>(self.caches.nodes.decoding()).ok();
         let Some(volumes) = node.and_then(|node| node.volumes).filter(|volumes| volumes.is_managed) else {
@@ -105,8 +105,7 @@ impl AttachDetach {
         removed
     }
 
-    /// Handles a refused write. If the node has changed, or another one has its name by now, the next write waits for
-    /// the cache.
+    /// Handles a refused write. If the node has changed or was replaced, the next write waits for the cache.
     ///
     /// # Errors
     /// When the cache is up to date: the API server refuses the list itself.
@@ -152,22 +151,22 @@ fn attached_to(node: &Node) -> &[AttachedVolume] {
 
 /// Returns true if a list without these volumes may be written only if the node has not changed.
 ///
-/// A volume that kubelets attach has no VolumeAttachment, which would show that it is still to be detached from the
-/// node. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
+/// A volume that kubelets attach has no VolumeAttachment to show that the volume has not been detached from the node
+/// yet. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
 fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
     let is_unused = |name: &&Str| node.volumes.as_ref().is_some_and(|volumes| !volumes.uses(name));
     removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))
 }
 
-/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is the first one; with
-/// `is_unchanged` only if nothing else of the node has changed, either.
+/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is `current`; with
+/// `is_unchanged` only if nothing else of the node has changed either.
 fn patch(node: &Node, (current, list): (&[AttachedVolume], &[AttachedVolume]), is_unchanged: bool) -> Value {
     const LIST: &str = "/status/volumesAttached";
     let change = match list {
         [] => json!({"op": "remove", "path": LIST}),
         list => json!({"op": "add", "path": LIST, "value": entries(list)}),
     };
-    // A list that is missing equals null.
+    // A missing list equals null.
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": node.meta.uid.to_string()}),
         json!({"op": "test", "path": LIST, "value": entries(current)}),

@@ -45,7 +45,7 @@ pub struct Place {
     pub node: Str,
     pub site: Site,
     pub memory: SiteMemory,
-    /// This controller's attachment.
+    /// The attachment that this controller has created.
     pub attachment: Option<Arc<VolumeAttachment>>,
 }
 
@@ -59,7 +59,7 @@ pub struct Observation {
     pub volume: Option<Arc<PersistentVolume>>,
     /// The volume as the specs of pods define it, if no PersistentVolume defines it.
     pub inline: Option<InlineVolume>,
-    /// It may be attached to one node only.
+    /// The volume may be attached to one node only.
     pub is_exclusive: bool,
 }
 
@@ -74,13 +74,13 @@ pub struct NamedVolume<'a> {
 }
 
 impl NamedVolume<'_> {
-    /// Returns true if the change of a pod concerns this pod alone. Otherwise it may change the definition of the volume.
+    /// Returns true if a change of a pod cannot change the definition of the volume, so that it affects this pod only.
     pub fn has_one_definition(&self) -> bool {
         self.volumes.len() <= 1 && !self.is_defined_by_pods
     }
 }
 
-/// What is known about a volume on a node, apart from the node itself.
+/// State of a volume on a node, without the state of the node itself.
 struct KnownSite {
     is_wanted: bool,
     is_writing: bool,
@@ -89,7 +89,7 @@ struct KnownSite {
     memory: SiteMemory,
 }
 
-/// What defines a volume: a PersistentVolume that a pod uses, and pods themselves.
+/// The definitions of a volume: a PersistentVolume that a pod uses, and the specs of pods.
 type DefinedBy = (Option<Arc<PersistentVolume>>, Option<InlineVolume>);
 
 /// Reads nodes from the API server. Volumes of one node share a read that starts after their requests.
@@ -143,8 +143,8 @@ impl Caches {
         NamedVolume { name, plugin, volumes, is_defined_by_pods }
     }
 
-    /// Returns true if what happens to a volume on one node does not depend on its other nodes: only PersistentVolumes that
-    /// several nodes may have define it.
+    /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
+    /// by PersistentVolumes that several nodes may have.
     pub fn has_independent_nodes(&self, volume: &NamedVolume<'_>) -> bool {
         let has_inline_attachments = || match volume.plugin {
             Plugin::Csi { driver, handle } => {
@@ -158,9 +158,9 @@ impl Caches {
             && !has_inline_attachments()
     }
 
-    /// Gathers the state of a volume on the nodes of the extent, after an update of the remembered users of the volume. An
-    /// extent of some nodes requires that they [are independent](Self::has_independent_nodes), one of some pods that the
-    /// volume [has one definition](NamedVolume::has_one_definition).
+    /// Updates the remembered users of a volume, and gathers the state of the volume on the nodes of the extent. If the
+    /// extent contains only some nodes, [the nodes must be independent](Self::has_independent_nodes). If it contains
+    /// only some pods, [the volume must have one definition](NamedVolume::has_one_definition).
     pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
         let NamedVolume { name, plugin, volumes, .. } = volume;
         let (name, plugin, scope) = (*name, *plugin, &extent.nodes);
@@ -183,8 +183,8 @@ impl Caches {
             self.place(name, node, site, now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // Several volumes with the same storage: the strictest rule holds, as for a volume whose access modes are unknown
-        // because it was deleted: a pod on a second node may still wait for it.
+        // If several volumes have the same storage, the strictest rule applies. A deleted volume, whose access modes
+        // are unknown, may be attached to one node only: a pod on a second node may still wait for it.
         let is_unknown = volumes.is_empty() && inline.is_none();
         let is_exclusive = is_unknown
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))
@@ -239,7 +239,7 @@ impl Caches {
             || memory.has_sites(name)
     }
 
-    /// Updates the remembered users of a volume in the extent. Returns what defines the volume.
+    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume.
     fn update_users(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory) -> DefinedBy {
         let (name, scope) = (volume.name, &extent.nodes);
         if !self.is_attachable(volume.plugin) {
@@ -291,8 +291,8 @@ impl Caches {
         state_of(self.node(node).as_deref()).is_managed
     }
 
-    /// Adds the pods that define a volume themselves. Returns the volume, if there are any; of several definitions one that
-    /// allows only one node.
+    /// Adds the pods that define a volume themselves. Returns the volume, if a pod defines it. If several pods define
+    /// it, a definition that allows only one node takes precedence.
     fn add_inline_users(&self, name: &Str, memory: &Memory, users: &mut Users) -> Option<InlineVolume> {
         let mut found: Option<InlineVolume> = None;
         for pod in self.pods.by_index(&pods_by_inline_volume(), defining(name)) {
@@ -405,7 +405,7 @@ impl Caches {
         memory.is_held |= is_by_kubelet && is_listed;
         // A machine may still use the volume after its Node was deleted.
         let was_used_at_the_end = record.is_none() && memory.is_attached && memory.was_in_use == Some(true);
-        // The kubelet of a wanted volume reports it as in use before it may attach it.
+        // A kubelet reports a wanted volume as in use before it may attach it.
         let is_used = volumes.map_or(was_used_at_the_end, |volumes| volumes.uses(name));
         let is_unreleased = is_by_kubelet && !is_wanted && is_used;
         memory.is_abandoned &= is_unreleased;

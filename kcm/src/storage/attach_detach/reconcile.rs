@@ -29,7 +29,7 @@ use crate::storage::volume_name::Plugin;
 /// Settings from the command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Volumes in use are never detached only because of the time.
+    /// Volumes in use are never detached because of a timeout.
     pub is_timeout_disabled: bool,
     /// Volumes that pods use are reconciled again after this time; `None` if they are not.
     pub sync_period: Option<Duration>,
@@ -57,7 +57,7 @@ pub struct AttachDetach {
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,
-    /// Nodes have the only record of the volumes that kubelets attach. Other volumes do not need it.
+    /// Only nodes record the volumes that kubelets attach. Other volumes do not wait for this version.
     nodes: OnceCell<(u64, u64)>,
 }
 
@@ -135,7 +135,7 @@ impl AttachDetach {
         self.outcome(name, &extent, rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Returns what a reconcile of a volume concerns, and forgets its changes.
+    /// Returns the extent of a volume's reconcile, and forgets the recorded changes.
     fn extent(&self, volume: &NamedVolume<'_>, now: Instant) -> Extent {
         let is_independent = self.caches.has_independent_nodes(volume);
         let extent = self.memory.changes.take(volume.name, is_independent, now);
@@ -224,7 +224,7 @@ impl AttachDetach {
         }
     }
 
-    /// Notes whether the node's list will change soon because of the volume, so that one write can serve several
+    /// Records whether the node's list will change soon because of the volume, so that one write can serve several
     /// volumes.
     fn expect_change(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &SiteMemory) {
         let has_failed = || place.attachment.as_ref().is_some_and(|attachment| attachment.attach_error.is_some());

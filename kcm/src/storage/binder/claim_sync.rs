@@ -15,7 +15,7 @@ use runtime::write::WriteError;
 use tracing::{debug, info};
 
 use super::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, is_newly_lost, may_have_any_volume, next_bind_write,
+    BindWrite, ClaimStep, Cluster, Notice, Search, bound_status, lost_status, may_have_any_volume, next_bind_write,
     next_step, unbound_status,
 };
 use super::draft::{Draft, Stop};
@@ -63,7 +63,7 @@ impl Cluster for Binder {
 
     fn default_class(&self) -> Option<Str> {
         let defaults = self.classes.all().into_iter().filter(|class| class.is_default);
-        // The newest, then the first by name.
+        // Of several default classes the newest counts, or the first by name among those of the same age.
         let best =
             defaults.min_by(|a, b| b.meta.created.cmp(&a.meta.created).then_with(|| a.meta.name.cmp(&b.meta.name)));
         best.map(|class| class.meta.name.clone())
@@ -94,7 +94,7 @@ impl Binder {
     /// The two caches are not equally old: the cache of claims may contain a binding, while the cache of volumes does
     /// not contain the volume yet.
     async fn confirm_loss(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
-        if claim.volume_name.is_empty() || !is_newly_lost(claim) {
+        if claim.volume_name.is_empty() {
             return Ok(());
         }
         let key = volume_key(claim.volume_name.clone());
@@ -112,7 +112,8 @@ impl Binder {
             return Ok(Outcome::Done);
         }
         if !may_have_any_volume(claim) {
-            // It may have waited before a user named a volume: one that becomes free has to wake another claim.
+            // The claim may have waited before a user named its volume. A volume that becomes free must now wake
+            // another claim.
             self.matcher.stop_waiting(&claim.meta.key());
         }
         match next_step(claim, self).map_err(Stop::Error)? {
@@ -125,12 +126,11 @@ impl Binder {
                 Ok(Outcome::RequeueAfter(self.settings.sync_period))
             }
             ClaimStep::Lose(notice) => {
+                let Some(edit) = lost_status(claim) else { return Ok(Outcome::Done) };
                 self.confirm_loss(claim).await?;
-                self.put_claim_status(claim, unbound_status(claim, Phase::Lost)).await?;
-                if is_newly_lost(claim) {
-                    info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
-                    self.notices.record(&**claim, &notice);
-                }
+                self.put_claim_status(claim, Some(edit)).await?;
+                info!(claim = %claim.meta.key(), volume = &*claim.volume_name, reason = notice.reason, "claim lost its volume");
+                self.notices.record(&**claim, &notice);
                 Ok(Outcome::Done)
             }
             ClaimStep::DecideAgain => Ok(Outcome::RequeueWithBackoff),
@@ -216,7 +216,8 @@ impl Binder {
         let mut claim_draft = None;
         let needs_reference = matches!(next_bind_write(claim, volume), BindWrite::VolumeReference { .. });
         if needs_reference {
-            // A claim that is bound already, which this cache does not contain yet, must not take a second volume.
+            // The claim may be bound already, although this cache does not contain that yet: it must not take a second
+            // volume.
             claim_draft = Some(Draft::read(&self.claims, &self.writer, claim).await?);
         }
         let bound_volume = self.bind_volume(claim, volume, written).await?;
@@ -251,8 +252,9 @@ impl Binder {
         Ok(())
     }
 
-    /// Returns the first status of the condition `Unused` of a claim that becomes bound, which then needs no write of
-    /// its own. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod arrives.
+    /// Returns the first status of the condition `Unused` of a claim that becomes bound. It is written together with
+    /// the binding. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod
+    /// arrives.
     fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
             return None;

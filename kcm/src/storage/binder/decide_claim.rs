@@ -13,13 +13,13 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::volume_index::requested;
 
-/// The cluster as a claim's decision reads it.
+/// The objects of the cluster that a decision about a claim reads.
 pub trait Cluster {
     /// Returns the volume with this name.
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
-    /// Searches the best volume for a claim.
+    /// Searches for the best volume for a claim.
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
     /// Returns the name of the default class.
     fn default_class(&self) -> Option<Str>;
@@ -72,9 +72,9 @@ pub enum ClaimStep {
         /// provisioner created it, the binding completes that operation in the metrics.
         is_found: bool,
     },
-    /// It waits: phase Pending, and this event.
+    /// The claim waits: phase Pending, and this event.
     Pend(Option<Notice>),
-    /// Its volume is lost: phase Lost. The event is only recorded when the phase changes.
+    /// The claim's volume is lost: phase Lost. The event is only recorded when the phase changes.
     Lose(Notice),
     /// A binding in progress has to end first.
     DecideAgain,
@@ -82,7 +82,7 @@ pub enum ClaimStep {
     AssignClass(Str),
     /// Request a volume from the provisioner of this class.
     Provision(Str),
-    /// Both sides contradict each other, but the other claim may release the volume: record the event and retry.
+    /// The volume belongs to another claim, which may release it: record the event and retry.
     Retry(Notice, String),
 }
 
@@ -265,9 +265,10 @@ pub fn next_bind_write(claim: &PersistentVolumeClaim, volume: &PersistentVolume)
     BindWrite::ClaimStatus
 }
 
-/// Returns true if the notice of a lost volume is due: only when the phase changes.
-pub fn is_newly_lost(claim: &PersistentVolumeClaim) -> bool {
-    claim.phase != Phase::Lost
+/// Returns the changes of the status of a claim that has lost its volume; `None` if its phase is Lost already. The
+/// event is only recorded with a change.
+pub fn lost_status(claim: &PersistentVolumeClaim) -> Option<StatusEdit<'static>> {
+    unbound_status(claim, Phase::Lost).filter(|_| claim.phase != Phase::Lost)
 }
 
 /// Returns the changes of the status of a claim that is not bound; `None` if it is right already.

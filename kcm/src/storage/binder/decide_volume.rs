@@ -13,13 +13,13 @@ use super::names::{HOST_PATH, IN_TREE, NFS};
 pub enum VolumeStep {
     /// Set the phase, unless it is already right.
     SetPhase(Phase),
-    /// Its claim does not name the volume yet: reconcile the claim.
+    /// The volume's claim does not name the volume yet: reconcile the claim.
     ReconcileClaim,
     /// Claim and volume refer to each other but cannot be bound: events about the volume and the claim.
     Mismatch(Notice, Notice),
-    /// Its claim no longer exists, or has another volume: set the phase Released, then reclaim it.
+    /// The volume's claim no longer exists, or has another volume: set the phase Released, then reclaim the volume.
     Reclaim,
-    /// Its claim has another volume: make it available again.
+    /// The volume's claim has another volume: make this volume available again.
     Unbind,
 }
 
@@ -79,13 +79,15 @@ pub fn is_released(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
 /// The action for a released volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reclaim {
-    /// Nothing here: it is retained, or an external provisioner deletes it.
+    /// No action: the volume is retained, or an external provisioner deletes it.
     Leave,
     /// Delete the directory of a host-path volume, then the volume.
     DeleteHostPath(String),
-    /// Delete its data, then make it available again.
+    /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
-    /// It cannot be reclaimed: phase Failed, and this event.
+    /// No plugin deletes the volume's data, which is reported once no pod uses the volume.
+    NotRecyclable,
+    /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),
 }
 
@@ -112,9 +114,7 @@ pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
         ReclaimPolicy::Recycle => match &volume.source {
             Source::HostPath { .. } => Reclaim::Recycle(RecyclePlugin::HostPath),
             Source::Nfs { .. } => Reclaim::Recycle(RecyclePlugin::Nfs),
-            Source::Csi { .. } | Source::Other { .. } | Source::None => {
-                Reclaim::Fail(Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!"))
-            }
+            Source::Csi { .. } | Source::Other { .. } | Source::None => Reclaim::NotRecyclable,
         },
         ReclaimPolicy::Delete => decide_delete(volume),
     }
@@ -130,7 +130,7 @@ fn decide_delete(volume: &PersistentVolume) -> Reclaim {
             Reclaim::DeleteHostPath(path.to_string())
         }
         (Some(HOST_PATH), _) => {
-            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolume.Spec.HostPath is nil"))
+            fail(format!("failed to create deleter for volume {name:?}: spec.PersistentVolumeSource.HostPath is nil"))
         }
         (Some(NFS), _) => fail(NOT_DELETABLE.to_owned()),
         (Some(provisioner), _) if provisioner.starts_with(IN_TREE) => fail(format!("{NO_PLUGIN} name: {provisioner}")),

@@ -82,7 +82,7 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// A write fails if the cache is behind. Use [`Draft::read`] if anything else depends on the object being current.
     ///
     /// # Errors
-    /// `Outdated` if the object is known to have another version by now.
+    /// `Outdated` if the object is known to have another version.
     pub async fn open(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
         let Some(object) = record.whole() else { return Self::read(store, writer, record).await };
         let meta = record.meta();
@@ -94,7 +94,7 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// Reads the object whose cached record is `record` from the API server.
     ///
     /// # Errors
-    /// `Outdated` if the object is another one, or has another version, by now.
+    /// `Outdated` if the object has another version, or another object has its name.
     pub async fn read(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
         let key = record.meta().key();
         let version = record.meta().version;

@@ -44,7 +44,8 @@ pub fn delete(path: &str) -> Result<(), String> {
     .map_err(|error| format!("{path}: {error}"))
 }
 
-/// Returns true if a path has something below a directory `/tmp` at any place, like upstream's pattern, and no `..`.
+/// Returns true if a path contains a directory `/tmp` at any place, as in upstream's pattern, with something below it,
+/// and no `..`.
 fn is_temporary(path: &str) -> bool {
     let below = path.find(TMP).is_some_and(|at| at + TMP.len() < path.len());
     below && !Path::new(path).components().any(|part| part == Component::ParentDir)

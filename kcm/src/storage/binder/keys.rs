@@ -107,7 +107,7 @@ fn affects_naming_claims(change: &Change<'_, PersistentVolume>) -> bool {
 }
 
 /// Returns true if the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
-/// replaced by another one with its name, or it has chosen a volume, so that others are free again.
+/// replaced by another one with its name, or names another volume, so that the volumes that refer to it may be free.
 fn affects_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.uid != new.meta.uid || old.volume_name != new.volume_name,

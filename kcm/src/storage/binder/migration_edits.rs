@@ -4,6 +4,7 @@
 
 use kinds::PersistentVolumeClaim;
 use kinds::metadata_edit::{with_finalizer, without_finalizers};
+use kinds::persistent_volume::ReclaimPolicy;
 use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, STORAGE_PROVISIONER};
 use kinds::wire::WireError;
 
@@ -34,7 +35,7 @@ pub fn requested_from(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER))
 }
 
-/// Compares the annotation with the object's provisioner. Objects without a provisioner are left alone.
+/// Compares the annotation with the object's provisioner. Objects without a provisioner are not changed.
 pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> Option<MigrationEdit> {
     match (of_plugin(provisioner?).map(|migrated| migrated.driver), migrated_to) {
         (Some(driver), current) if current != Some(driver) => Some(MigrationEdit::Set(driver)),
@@ -43,7 +44,7 @@ pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> 
     }
 }
 
-/// Changes of a volume's finalizers: what to add and to remove.
+/// Changes of a volume's finalizers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FinalizerEdit {
     /// The finalizer of this controller is missing.
@@ -78,7 +79,7 @@ impl FinalizerEdit {
 /// server rejects that, and the rejection would block the volume's reconciles forever.
 pub fn finalizer_edit(
     provisioner: Option<&str>,
-    is_delete_policy: bool,
+    policy: ReclaimPolicy,
     is_deleting: bool,
     has: impl Fn(&str) -> bool,
 ) -> FinalizerEdit {
@@ -91,8 +92,8 @@ pub fn finalizer_edit(
         return FinalizerEdit::default();
     }
     FinalizerEdit {
-        add_own: is_delete_policy && !has_own && !is_deleting,
-        remove_own: !is_delete_policy && has_own,
+        add_own: policy == ReclaimPolicy::Delete && !has_own && !is_deleting,
+        remove_own: matches!(policy, ReclaimPolicy::Retain | ReclaimPolicy::Recycle) && has_own,
         remove_external: has(EXTERNAL_FINALIZER),
     }
 }
@@ -140,24 +141,27 @@ mod tests {
 
     #[test]
     fn finalizers_follow_provisioner_and_policy() {
+        use ReclaimPolicy::{Delete, Recycle, Retain, Unknown};
         const OWN: &str = CONTROLLER_FINALIZER;
         const EXTERNAL: &str = EXTERNAL_FINALIZER;
         let host_path = Some("kubernetes.io/host-path");
         let migrated = Some("kubernetes.io/gce-pd");
-        for (case, provisioner, is_delete, is_deleting, before, after) in [
-            ("external provisioner", Some("csi.example.com"), true, false, &[EXTERNAL][..], &[EXTERNAL][..]),
-            ("no provisioner", None, true, false, &[EXTERNAL], &[EXTERNAL]),
-            ("in-tree with Delete", host_path, true, false, &["custom"], &["custom", OWN]),
-            ("in-tree with Delete, has it", host_path, true, false, &[OWN, "custom"], &[OWN, "custom"]),
-            ("in-tree with both", host_path, true, false, &[EXTERNAL, OWN], &[OWN]),
-            ("in-tree with external only", host_path, true, false, &[EXTERNAL], &[OWN]),
-            ("in-tree with Retain", host_path, false, false, &[OWN], &[]),
-            ("in-tree with Retain, none", host_path, false, false, &[], &[]),
-            ("in-tree being deleted", host_path, true, true, &["custom"], &["custom"]),
-            ("migrated with both", migrated, true, false, &[OWN, EXTERNAL], &[EXTERNAL]),
-            ("migrated with none", migrated, true, false, &[], &[]),
+        for (case, provisioner, policy, is_deleting, before, after) in [
+            ("external provisioner", Some("csi.example.com"), Delete, false, &[EXTERNAL][..], &[EXTERNAL][..]),
+            ("no provisioner", None, Delete, false, &[EXTERNAL], &[EXTERNAL]),
+            ("in-tree with Delete", host_path, Delete, false, &["custom"], &["custom", OWN]),
+            ("in-tree with Delete, has it", host_path, Delete, false, &[OWN, "custom"], &[OWN, "custom"]),
+            ("in-tree with both", host_path, Delete, false, &[EXTERNAL, OWN], &[OWN]),
+            ("in-tree with external only", host_path, Delete, false, &[EXTERNAL], &[OWN]),
+            ("in-tree with Retain", host_path, Retain, false, &[OWN], &[]),
+            ("in-tree with Retain, none", host_path, Retain, false, &[], &[]),
+            ("in-tree with Recycle", host_path, Recycle, false, &[OWN], &[]),
+            ("in-tree with an unknown policy", host_path, Unknown, false, &[OWN], &[OWN]),
+            ("in-tree being deleted", host_path, Delete, true, &["custom"], &["custom"]),
+            ("migrated with both", migrated, Delete, false, &[OWN, EXTERNAL], &[EXTERNAL]),
+            ("migrated with none", migrated, Delete, false, &[], &[]),
         ] {
-            let edit = finalizer_edit(provisioner, is_delete, is_deleting, |name| before.contains(&name));
+            let edit = finalizer_edit(provisioner, policy, is_deleting, |name| before.contains(&name));
             let object = volume("a").with(|volume| volume.head.finalizers = before.to_vec()).object();
             let edited: std::sync::Arc<PersistentVolume> = read(&edit.apply(&object).expect("well-formed"));
             let finalizers: Vec<&str> = edited.meta.finalizers.iter().map(|name| &**name).collect();

@@ -2,8 +2,8 @@
 //! volumes whose claims were deleted.
 //!
 //! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write contains the
-//! version that was decided on, so that no claim or volume is bound twice: not after a crash between writes, and not
-//! because a cache is behind. Upstream: pkg/controller/volume/persistentvolume.
+//! version that was decided on, so that neither a crash between writes nor an outdated cache leads to a claim or volume
+//! that is bound twice. Upstream: pkg/controller/volume/persistentvolume.
 
 mod claim_sync;
 mod decide_claim;
@@ -53,8 +53,9 @@ use volume_sync::Volumes;
 /// Name of the event source.
 const COMPONENT: &str = "persistentvolume-controller";
 
-/// Number of claims, and of volumes, that are reconciled concurrently. Upstream has one worker each, which limits it to
-/// about 30 bindings per second; here a volume is reserved for one claim before it is written.
+/// Number of claims, and of volumes, that are reconciled concurrently. Upstream has one worker for each, and reaches
+/// about 30 bindings per second. Here a volume is reserved for one claim before it is written, so that several workers
+/// never choose the same volume.
 const WORKERS: usize = 40;
 
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.

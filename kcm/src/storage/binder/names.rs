@@ -1,6 +1,6 @@
 //! Names that other components read: finalizers, annotation values and plugins.
 
-/// On a volume: its creator, if that is the host-path provisioner.
+/// Annotation of a volume: its creator, if that is the host-path provisioner.
 pub const CREATED_BY: &str = "kubernetes.io/createdby";
 
 /// Finalizer of volumes that this controller deletes itself.
@@ -8,7 +8,7 @@ pub const CONTROLLER_FINALIZER: &str = "kubernetes.io/pv-controller";
 /// Finalizer of volumes that an external provisioner deletes.
 pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Value of annotations whose presence counts.
+/// Value of annotations of which only the presence matters.
 pub const YES: &str = "yes";
 /// Prefix of the names of provisioners that are or were compiled into Kubernetes.
 pub const IN_TREE: &str = "kubernetes.io/";

@@ -1,4 +1,4 @@
-//! Events of objects that wait: each is recorded when it changes, and repeated slowly.
+//! Events of objects that wait: each is recorded when it changes, and repeated at long intervals.
 //!
 //! Differs from upstream, which repeats them at each resync, that is every 15 seconds; see docs/differences.md.
 
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::decide_claim::Notice;
 
-/// The same event is recorded again after this time.
+/// Time after which the same event is recorded again.
 const REPEAT: Duration = Duration::from_secs(5 * 60);
 
 /// The last event of an object.
@@ -84,7 +84,7 @@ mod tests {
     use crate::storage::testing::{claim, recreated};
 
     #[tokio::test(start_paused = true)]
-    async fn event_is_recorded_for_each_object_and_repeated_slowly() {
+    async fn event_is_recorded_for_each_object_and_repeated_at_long_intervals() {
         let events = Arc::<KeptEvents>::default();
         let (recorder, sender) = Recorder::new("test", events.clone());
         let notices = Notices::new(recorder);
@@ -94,7 +94,7 @@ mod tests {
         recreated(&mut second.meta);
         notices.record_waiting(&first, &waits);
         notices.record_waiting(&first, &waits);
-        // It was deleted, and created again before it was reconciled.
+        // The claim was deleted and created again before it was reconciled.
         notices.record_waiting(&second, &waits);
         notices.record_waiting(&second, &waits);
         tokio::time::advance(REPEAT).await;

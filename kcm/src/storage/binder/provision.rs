@@ -19,11 +19,12 @@ use tracing::info;
 use super::decide_claim::{Cluster, Notice};
 use super::draft::{Draft, Stop};
 use super::host_path;
+use super::migration_edits::annotation_edit;
 use super::names::{CONTROLLER_FINALIZER, CREATED_BY, HOST_PATH, IN_TREE, NFS, YES};
 use super::reconciler::Binder;
 use crate::storage::migration::of_plugin;
 
-/// A volume that does not exist after this time is reported in an event.
+/// Time after which an event reports that a requested volume does not exist yet.
 ///
 /// Differs from upstream, which records the event with the request; see docs/differences.md.
 const FIRST_EVENT_AFTER: Duration = Duration::from_secs(5);
@@ -64,6 +65,14 @@ pub fn provisioning(name: &str, class: Option<&StorageClass>, is_dynamic: bool) 
     }
 }
 
+/// Returns the changes of annotations that request a volume from a provisioner.
+pub fn request_edits<'a>(claim: &PersistentVolumeClaim, provisioner: &'a str) -> Vec<(&'static str, Option<&'a str>)> {
+    let mut edits = vec![(STORAGE_PROVISIONER, Some(provisioner)), (BETA_STORAGE_PROVISIONER, Some(provisioner))];
+    let migration = annotation_edit(Some(provisioner), claim.annotation(MIGRATED_TO));
+    edits.extend(migration.map(|edit| (MIGRATED_TO, edit.value())));
+    edits
+}
+
 /// Returns the name of the volume that is provisioned for a claim.
 fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.meta.uid)
@@ -75,8 +84,32 @@ pub fn data_source_problem(claim: &PersistentVolumeClaim) -> Option<String> {
     claim.has_data_source.then(|| format!("plugin {HOST_PATH:?} {why}"))
 }
 
-/// Returns the reason why the host-path provisioner cannot provision this class and claim; `None` if it can.
-pub fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is_enabled: bool) -> Option<String> {
+/// Reason why no directory is provisioned.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The message of the event.
+    pub message: String,
+    /// The scheduler must choose a node again.
+    pub releases_node: bool,
+}
+
+/// Returns the first reason why the host-path provisioner cannot provision this class and claim; `None` if it can.
+pub fn host_path_problem(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    is_enabled: bool,
+    has_node: impl Fn(&str) -> bool,
+) -> Option<Problem> {
+    let before_provisioning = class_problem(class, is_enabled).or_else(|| node_problem(claim, has_node));
+    if let Some(message) = before_provisioning {
+        return Some(Problem { message, releases_node: false });
+    }
+    let why = format!("{HOST_PATH} does not support block volume provisioning");
+    let message = provisioning_failed(class, &why);
+    (claim.volume_mode == VolumeMode::Block).then_some(Problem { message, releases_node: true })
+}
+
+fn class_problem(class: &StorageClass, is_enabled: bool) -> Option<String> {
     if !class.mount_options.is_empty() {
         let options: Vec<&str> = class.mount_options.iter().map(|option| &**option).collect();
         let name = &*class.meta.name;
@@ -85,14 +118,8 @@ pub fn host_path_problem(claim: &PersistentVolumeClaim, class: &StorageClass, is
             "Mount options are not supported by the provisioner but StorageClass {name:?} has mount options [{options}]"
         ));
     }
-    if !is_enabled {
-        let why = format!("provisioning in volume plugin {HOST_PATH:?} is disabled");
-        return Some(format!("Failed to create provisioner: {why}"));
-    }
-    if claim.volume_mode == VolumeMode::Block {
-        return Some(provisioning_failed(class, &format!("{HOST_PATH} does not support block volume provisioning")));
-    }
-    None
+    let why = format!("provisioning in volume plugin {HOST_PATH:?} is disabled");
+    (!is_enabled).then(|| format!("Failed to create provisioner: {why}"))
 }
 
 /// Returns the reason why a volume cannot be provisioned for the node that the scheduler chose; `None` if it can, or if
@@ -177,12 +204,7 @@ impl Binder {
         }
         let written = async {
             let mut draft = Draft::open(&self.claims, &self.writer, claim).await?;
-            let edits = [
-                (STORAGE_PROVISIONER, Some(provisioner)),
-                (BETA_STORAGE_PROVISIONER, Some(provisioner)),
-                (MIGRATED_TO, None),
-            ];
-            draft.put(None, |object| annotated(object, &edits)).await
+            draft.put(None, |object| annotated(object, &request_edits(claim, provisioner))).await
         };
         let result = written.await;
         if let Err(Stop::Failed(error)) = &result {
@@ -208,11 +230,13 @@ impl Binder {
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(Stop::Failed(error)),
         }
-        if let Some(problem) = host_path_problem(claim, class, self.settings.has_host_path) {
-            return Err(self.fail_provisioning(claim, problem));
-        }
-        if let Some(problem) = node_problem(claim, |node| self.has_node(node)) {
-            return Err(self.fail_provisioning(claim, problem));
+        let is_enabled = self.settings.has_host_path;
+        if let Some(problem) = host_path_problem(claim, class, is_enabled, |node| self.has_node(node)) {
+            let failed = self.fail_provisioning(claim, problem.message);
+            if problem.releases_node {
+                self.release_node(claim).await?;
+            }
+            return Err(failed);
         }
         let path = host_path::directory(&claim.meta.uid.to_string());
         if let Err(error) = create_directory(path.clone()).await {

@@ -34,7 +34,19 @@ impl Binder {
             }
             Reclaim::DeleteHostPath(path) => self.delete_directory(volume, path).await,
             Reclaim::Recycle(plugin) => self.recycle(volume, plugin).await,
+            Reclaim::NotRecyclable => self.fail_recycling(volume).await,
         }
+    }
+
+    /// Reports that no plugin deletes the data of a volume, or that pods still use it, which comes first in upstream.
+    async fn fail_recycling(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
+        if let Some(notice) = event_about_users(&self.users_of_released(volume)) {
+            self.notices.record_waiting(volume, &notice);
+        } else {
+            let notice = Notice::warning("VolumeFailedRecycle", "No recycler plugin found for the volume!");
+            self.fail_volume(volume, &notice).await?;
+        }
+        Ok(Outcome::RequeueAfter(self.settings.sync_period))
     }
 
     /// Reads a volume and its claim from the API server. Returns the volume if its data may be deleted.

@@ -37,7 +37,7 @@ pub struct Binder {
     pub volumes: Arc<Store<PersistentVolume>>,
     pub classes: Arc<Store<StorageClass>>,
     pub pods: Arc<Store<Pod>>,
-    /// Only read by the host-path provisioner, and only there if it is enabled.
+    /// `None` unless the host-path provisioner is enabled, which reads the nodes.
     pub nodes: Option<Arc<Store<Node>>>,
     pub writer: Writer,
     pub claim_queue: Arc<Queue<ObjectKey>>,

@@ -83,7 +83,7 @@ impl Binder {
             claim: claim_uid(volume).cloned(),
             key: key.clone(),
             pod: created.uid,
-            version: created.version,
+            version: self.pods.progress().written(created.version),
         };
         self.recycling.insert(&volume.meta.name, run);
         Ok(Progress::Running)
@@ -99,8 +99,8 @@ impl Binder {
         }
     }
 
-    /// Deletes the pod that wipes a volume that must no longer be wiped: it was deleted, or an administrator made it
-    /// available or has changed its policy. Differs from upstream, whose pod continues.
+    /// Deletes the pod that wipes a volume, because the volume was deleted, or an administrator made it available or
+    /// changed its policy. Differs from upstream, whose pod continues.
     pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
         let Some(run) = self.recycling.get(volume) else { return Ok(()) };
         info!(volume = &**volume, pod = %run.key, "deleting the recycler pod: its volume must not be wiped");
@@ -118,7 +118,7 @@ impl Binder {
         let key = &run.key;
         let Some(pod) = self.pods.get_with_uid(&key.namespace, &key.name, &run.pod) else {
             // A pod that the cache does not contain yet still runs.
-            let is_current = self.pods.progress().version() >= run.version;
+            let is_current = self.pods.progress().contains(&run.version);
             return Ok(is_current.then(|| Err("recycler pod was deleted".to_owned())));
         };
         Ok(match pod.phase {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use kinds::meta::{ObjectKey, Uid};
 use kinds::{PersistentVolume, Str};
 use runtime::lock::lock;
+use runtime::store::WriteVersion;
 use tokio::time::Instant;
 
 use super::decide_volume::claim_uid;
@@ -19,25 +20,25 @@ use super::decide_volume::claim_uid;
 pub struct Run {
     /// The volume.
     pub volume: Uid,
-    /// The former claim of the volume, whose data the pod wipes.
+    /// The claim that the volume was bound to, whose data the pod wipes.
     pub claim: Option<Uid>,
     /// Namespace and name of the pod.
     pub key: ObjectKey,
     /// The pod.
     pub pod: Uid,
     /// The version of its creation.
-    pub version: u64,
+    pub version: WriteVersion,
 }
 
 impl Run {
-    /// Returns true if the pod wipes the data of the volume's present claim.
+    /// Returns true if the pod wipes the data of the volume's current claim.
     pub fn is_of(&self, volume: &PersistentVolume) -> bool {
         self.volume == volume.meta.uid && self.claim.as_ref() == claim_uid(volume)
     }
 }
 
-/// Pods that wipe volumes, by volume. Pods of an earlier process are not trusted: they may have ended before a later
-/// claim wrote to the volume.
+/// Pods that wipe volumes, by volume. Pods of an earlier process do not count: they may have ended before a later claim
+/// wrote to the volume.
 #[derive(Debug, Default)]
 pub struct Recycling {
     runs: Mutex<HashMap<Str, Run>>,

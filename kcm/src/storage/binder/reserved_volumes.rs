@@ -15,7 +15,7 @@ enum Group {
     Many(Box<Several>),
 }
 
-/// Takes one pointer in a [`Group`] instead of three words.
+/// Boxed in a [`Group`], so that a group takes one pointer instead of three words.
 #[derive(Debug)]
 struct Several(Vec<Arc<PersistentVolume>>);
 

@@ -92,8 +92,7 @@ impl VolumeIndex {
             self.remove_hold(&name);
             return;
         };
-        // The history of the API server may have been replaced by an older one, in which the written version never
-        // occurs.
+        // The API server may have been restored to an older history, in which the written version never occurs.
         let is_older_history = old.is_some_and(|old| old.meta.version > new.meta.version);
         let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || is_older_history);
         if self.holds.get(&name).is_some_and(|(hold, _)| is_current(hold)) {
@@ -159,8 +158,8 @@ impl VolumeIndex {
         usable.min_by_key(|volume| (volume.modes().len(), volume.modes()))
     }
 
-    /// Searches the sets of access modes that come before `limit`, which is the set of the reserved volume: from there
-    /// on, that volume is preferred.
+    /// Searches the sets of access modes that come before `limit`, the set of the reserved volume. That volume takes
+    /// precedence over volumes of this set and of later sets.
     fn find_free(
         &self,
         claim: &PersistentVolumeClaim,

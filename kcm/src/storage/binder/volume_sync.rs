@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::metadata_edit::annotated;
-use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, ReclaimPolicy, with_phase};
+use kinds::persistent_volume::{MIGRATED_TO, PROVISIONED_BY, Phase, with_phase};
 use kinds::{Kind, PersistentVolume, PersistentVolumeClaim};
 use runtime::store::Cached;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -78,7 +78,7 @@ impl Binder {
             VolumeStep::Reclaim => {
                 info!(volume = &*volume.meta.name, policy = ?volume.reclaim_policy, "releasing volume: its claim was deleted or has another volume");
                 self.put_phase(volume, Phase::Released, "").await?;
-                // The change to this phase requeues the volume to be reclaimed.
+                // The change of the phase requeues the volume, which is then reclaimed.
                 Ok(Outcome::Done)
             }
             VolumeStep::Unbind => {
@@ -93,9 +93,8 @@ impl Binder {
     async fn correct_metadata(&self, volume: &PersistentVolume) -> Result<bool, Stop> {
         let provisioner = volume.annotation(PROVISIONED_BY);
         let annotation = annotation_edit(provisioner, volume.annotation(MIGRATED_TO));
-        let is_delete = volume.reclaim_policy == ReclaimPolicy::Delete;
         let has = |name: &str| volume.meta.finalizers.iter().any(|finalizer| **finalizer == *name);
-        let finalizers = finalizer_edit(provisioner, is_delete, volume.meta.is_deleting(), has);
+        let finalizers = finalizer_edit(provisioner, volume.reclaim_policy, volume.meta.is_deleting(), has);
         if annotation.is_none() && finalizers.is_empty() {
             return Ok(false);
         }

@@ -10,7 +10,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 
 use super::volume_index::{Bucket, requested};
 
-/// Sorts after all namespaces, which are ASCII.
+/// Text that sorts after all namespaces, which are ASCII.
 const AFTER_ALL_NAMESPACES: &str = "\u{10ffff}";
 
 #[derive(Debug)]

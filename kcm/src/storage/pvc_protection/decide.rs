@@ -8,7 +8,7 @@ use crate::storage::unused::volumes_of;
 /// has finished. A kubelet starts no pod with a claim that is being deleted, so that pods without a node do not count.
 ///
 /// A generic ephemeral volume no longer counts once the kubelet has stopped the pod or the pod was deleted with force.
-/// Otherwise a finalizer of the pod that waits for the claim could never be removed.
+/// Otherwise a finalizer of the pod that waits for the deletion of the claim could never be removed.
 pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let is_shut_down = pod.meta.is_deleting() && pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
     !pod.node.is_empty() && volumes_of(pod, claim).any(|volume| !volume.is_ephemeral || !is_shut_down)
@@ -19,11 +19,11 @@ pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 pub enum UnusedStep {
     /// The condition is correct.
     Keep,
-    /// It has to be written with this status.
+    /// The condition has to be written with this status.
     Write(bool),
     /// The last user is no longer in the cache: write that the claim is unused unless another pod follows soon.
     AwaitUser,
-    /// The claim has no condition, and the cache contains no user: the API server's pods decide.
+    /// The claim has no condition, and the cache contains no user: the users are read from the API server.
     ListPods,
 }
 

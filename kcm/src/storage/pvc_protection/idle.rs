@@ -1,6 +1,6 @@
 //! Claims without a user: their condition is changed only if no other pod uses them within a short time.
 //!
-//! A controller that replaces a pod creates the next one soon after it has deleted the former one.
+//! A controller that replaces a pod creates the next one soon after it has deleted the previous one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

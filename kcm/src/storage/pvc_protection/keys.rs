@@ -53,7 +53,8 @@ impl Keys {
         }
     }
 
-    /// Returns true if a pod can lead to a write: without the condition, only if it does not use its claims.
+    /// Returns true if a change of a pod may require a write of its claims. If the condition is not maintained, only
+    /// pods that do not use their claims do: they are not on a node, or have released their volumes.
     fn is_relevant(&self, pod: &Pod) -> bool {
         self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
     }

@@ -23,9 +23,10 @@ use runtime::worker::WorkOptions;
 use super::indexes::pods_by_claim;
 use super::unused;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
+use crate::protection::Protection;
 use idle::IdleClaims;
 use keys::Keys;
-use sync::Protection;
+use sync::{ClaimUsers, Claims};
 use used_claims::UsedClaims;
 
 const FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -70,13 +71,17 @@ fn start(manager: &mut Manager, context: &Context) {
     claims.subscribe(move |change| of_claims.claim_changed(change));
     pods.subscribe(move |change| keys.pod_changed(change));
     let writer = manager.faster_writer(DESCRIPTOR.service_account, QPS_FACTOR, BURST_FACTOR);
-    let reconciler = Arc::new(Protection {
-        claims,
-        pods,
-        users: sync::uncached_users(writer.clone()),
+    let protection = Protection {
+        finalizer: FINALIZER,
+        adds_finalizer: true,
+        objects: claims,
+        users: ClaimUsers { pods, lists: sync::uncached_users(writer.clone()) },
         writer,
         consistency: Consistency::default(),
         queue: queue.clone(),
+    };
+    let reconciler = Arc::new(Claims {
+        protection,
         clock: context.clock.clone(),
         idle: IdleClaims::default(),
         used: UsedClaims::default(),

@@ -9,19 +9,16 @@ use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::with_condition;
 use kinds::whole::WholeObject;
 use kinds::{DecodeError, Kind, PersistentVolumeClaim, Pod, Str, Time};
-use runtime::consistency::Consistency;
-use runtime::queue::Queue;
 use runtime::store::{Cached, Store};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tracing::debug;
 
-use super::FINALIZER;
 use super::decide::{self, UnusedStep};
 use super::idle::IdleClaims;
 use super::used_claims::UsedClaims;
 use crate::context::Clock;
-use crate::protection::{Guard, Need, RECHECK_INTERVAL, decode_once, need};
+use crate::protection::{self, Protection, decode_once};
 use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::unused::{condition, is_tracked, refers};
@@ -55,20 +52,44 @@ async fn list_users(writer: &Writer, namespace: &str) -> Result<Users, WriteErro
     unreadable.map_or(Ok(users), |error| Err(error.into()))
 }
 
-/// Reconciles claims.
-pub struct Protection {
-    /// All claims.
-    pub claims: Arc<Store<PersistentVolumeClaim>>,
+/// The pods that use claims.
+pub struct ClaimUsers {
     /// All pods.
     pub pods: Arc<Store<Pod>>,
-    /// The users of claims, read from the API server.
-    pub users: SharedReads<Users>,
-    /// Writes claims.
-    pub writer: Writer,
-    /// Writes by this process that the cache does not contain yet.
-    pub consistency: Consistency,
-    /// The queue of claims.
-    pub queue: Arc<Queue<ObjectKey>>,
+    /// The users of claims by namespace, read from the API server.
+    pub lists: SharedReads<Users>,
+}
+
+type IsUser = fn(&Pod, &PersistentVolumeClaim) -> bool;
+
+impl ClaimUsers {
+    fn has_cached(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> bool {
+        let key = using_claim(&claim.meta.namespace, &claim.meta.name);
+        self.pods.by_index(&pods_by_claim(), key).iter().any(|pod| is_user(pod, claim))
+    }
+
+    async fn has_on_server(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> Result<bool, ReconcileError> {
+        let users = self.lists.get(&claim.meta.namespace).await;
+        let users =
+            users.map_err(|error| ReconcileError::new(format!("failed to list pods from the API server: {error}")))?;
+        Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
+    }
+}
+
+impl protection::Users<PersistentVolumeClaim> for ClaimUsers {
+    fn are_cached(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.has_cached(claim, decide::blocks_deletion)
+    }
+
+    fn are_on_server<'a>(&'a self, claim: &'a PersistentVolumeClaim) -> BoxFuture<'a, Result<bool, ReconcileError>> {
+        self.has_on_server(claim, decide::blocks_deletion).boxed()
+    }
+}
+
+/// Reconciles claims.
+pub struct Claims {
+    /// The finalizer, the caches and the queue.
+    pub protection: Protection<PersistentVolumeClaim, ClaimUsers>,
     /// The time of day.
     pub clock: Clock,
     /// Claims whose last user was deleted a short time ago.
@@ -79,7 +100,7 @@ pub struct Protection {
     pub tracks_unused: bool,
 }
 
-impl Reconcile for Protection {
+impl Reconcile for Claims {
     type Key = ObjectKey;
 
     fn reconcile<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
@@ -87,11 +108,10 @@ impl Reconcile for Protection {
     }
 }
 
-type IsUser = fn(&Pod, &PersistentVolumeClaim) -> bool;
-
-impl Protection {
+impl Claims {
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
-        let claim = match self.consistency.read(key, &self.claims, self.queue.waker(key)) {
+        let Protection { objects, consistency, queue, .. } = &self.protection;
+        let claim = match consistency.read(key, objects, queue.waker(key)) {
             Cached::Current(claim) => claim,
             Cached::Absent => {
                 self.idle.forget(key);
@@ -100,45 +120,18 @@ impl Protection {
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
         };
-        let mut next = Outcome::Done;
-        if self.tracks_unused && is_tracked(&claim) {
-            next = self.maintain_condition(&claim).await?;
+        if !self.tracks_unused || !is_tracked(&claim) {
+            return self.protection.protect(&claim).await;
         }
-        let need = need(&claim.meta, FINALIZER);
-        if need == Need::Removal {
-            let is_user = decide::blocks_deletion;
-            if self.is_used_in_cache(&claim, is_user) {
-                debug!(claim = %key, "keeping the finalizer: a pod uses the claim");
-                return Ok(Outcome::Done);
-            }
-            if self.is_used(&claim, is_user).await? {
-                debug!(claim = %key, "keeping the finalizer: a pod that the cache does not contain yet uses the claim");
-                return Ok(Outcome::RequeueAfter(RECHECK_INTERVAL));
-            }
-        }
-        if need != Need::Nothing {
-            let (writer, store, consistency) = (&self.writer, &*self.claims, &self.consistency);
-            let guard = Guard { finalizer: FINALIZER, writer, store, consistency };
-            guard.write(&claim.meta, need, |_| true).await?;
-        }
+        let next = self.maintain_condition(&claim).await?;
+        // A tracked claim is not being deleted: its finalizer is added at most, and needs no later reconcile.
+        self.protection.protect(&claim).await?;
         Ok(next)
-    }
-
-    fn is_used_in_cache(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> bool {
-        let key = using_claim(&claim.meta.namespace, &claim.meta.name);
-        self.pods.by_index(&pods_by_claim(), key).iter().any(|pod| is_user(pod, claim))
-    }
-
-    async fn is_used(&self, claim: &PersistentVolumeClaim, is_user: IsUser) -> Result<bool, ReconcileError> {
-        let users = self.users.get(&claim.meta.namespace).await;
-        let users =
-            users.map_err(|error| ReconcileError::new(format!("failed to list pods from the API server: {error}")))?;
-        Ok(users.get(&claim.meta.name).is_some_and(|pods| pods.iter().any(|pod| is_user(pod, claim))))
     }
 
     async fn maintain_condition(&self, claim: &PersistentVolumeClaim) -> Result<Outcome, ReconcileError> {
         let key = claim.meta.key();
-        let step = decide::unused_step(claim, self.is_used_in_cache(claim, refers));
+        let step = decide::unused_step(claim, self.protection.users.has_cached(claim, refers));
         if step == UnusedStep::AwaitUser {
             let remaining = self.idle.record_idle(&key);
             if !remaining.is_zero() {
@@ -150,7 +143,7 @@ impl Protection {
             UnusedStep::Keep => return Ok(Outcome::Done),
             UnusedStep::Write(is_unused) => is_unused,
             UnusedStep::AwaitUser => true,
-            UnusedStep::ListPods => !self.is_used(claim, refers).await?,
+            UnusedStep::ListPods => !self.protection.users.has_on_server(claim, refers).await?,
         };
         self.write_condition(claim, is_unused).await?;
         Ok(Outcome::Done)
@@ -161,23 +154,24 @@ impl Protection {
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
         if let Some(whole) = self.used.take(cached) {
             match self.put_condition(cached, whole.bytes(), unused).await {
-                // The cache is behind.
+                // The cached claim is outdated.
                 Err(error) if error.is_conflict() => {}
                 result => return result,
             }
         }
-        let response = match self.writer.get(&PersistentVolumeClaim::RESOURCE, &cached.meta.key()).await {
+        let response = match self.protection.writer.get(&PersistentVolumeClaim::RESOURCE, &cached.meta.key()).await {
             Err(error) if error.is_not_found() => return Ok(()),
             response => response?,
         };
-        let fresh: PersistentVolumeClaim = response.decode(self.claims.decoding())?;
+        let fresh: PersistentVolumeClaim = response.decode(self.protection.objects.decoding())?;
         if fresh.meta.uid != cached.meta.uid || !is_tracked(&fresh) || fresh.unused == Some(unused) {
             return Ok(());
         }
         self.put_condition(&fresh, response.object()?, unused).await
     }
 
-    /// Writes the condition into a whole claim. It fails with a conflict if the claim has another version by now.
+    /// Writes the condition into a whole claim. The write fails with a conflict if the claim has another version on the
+    /// API server.
     async fn put_condition(
         &self,
         claim: &PersistentVolumeClaim,
@@ -188,7 +182,7 @@ impl Protection {
         let now = Time((self.clock)().as_second());
         let object = with_condition(object, condition(unused), now).map_err(DecodeError::from)?;
         debug!(claim = %key, unused, "writing the condition Unused");
-        match self.writer.replace(&PersistentVolumeClaim::RESOURCE, &key, Some("status"), &object).await {
+        match self.protection.writer.replace(&PersistentVolumeClaim::RESOURCE, &key, Some("status"), &object).await {
             Ok(response) => {
                 let version = response.meta()?.version;
                 let whole =
@@ -196,7 +190,7 @@ impl Protection {
                 if let Some(whole) = whole {
                     self.used.keep(&key, version, whole);
                 }
-                self.consistency.wrote(&key, &self.claims, version);
+                self.protection.consistency.wrote(&key, &self.protection.objects, version);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),

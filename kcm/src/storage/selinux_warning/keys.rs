@@ -60,7 +60,7 @@ fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
     is_relevant.then(|| pod.meta.key())
 }
 
-/// Returns a claim that has become bound: its status shows that some time after it names its volume.
+/// Returns a claim that has become bound. Its status reports the binding some time after its spec names the volume.
 fn of_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Meta> {
     let bound = |claim: &'a Arc<PersistentVolumeClaim>| {
         (claim.phase == Phase::Bound).then_some((&claim.meta.uid, &claim.volume_name))
@@ -70,7 +70,7 @@ fn of_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Meta> 
     (change.old.and_then(bound) != Some(now)).then_some(&claim.meta)
 }
 
-/// Returns the claim that a volume has got.
+/// Returns the claim to which a volume has been bound.
 fn of_volume<'a>(change: &Change<'a, PersistentVolume>) -> Option<&'a ClaimRef> {
     let bound = |volume: &'a PersistentVolume| volume.claim.as_deref().filter(|claim| claim.uid.is_some());
     let claim = bound(change.new?)?;

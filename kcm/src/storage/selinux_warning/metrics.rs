@@ -9,7 +9,8 @@ use runtime::metrics::gauges;
 
 use super::used_volumes::UsedVolumes;
 
-/// Maximum number of series: pods that share a volume conflict in pairs, so that their number grows with the square.
+/// Maximum number of series: pods that share a volume conflict in pairs, so that the number of conflicts grows with the
+/// square of the number of pods.
 const MAX_SERIES: usize = 10_000;
 
 /// The current conflicts, gathered when the metrics are read.

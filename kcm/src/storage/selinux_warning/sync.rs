@@ -59,8 +59,8 @@ impl SelinuxWarnings {
         self.report(&conflicts);
     }
 
-    /// Returns the volumes that containers mount, each with one label, and reports those with several. A volume whose claim
-    /// is not bound yet is resolved once it is.
+    /// Returns the volumes that containers mount, each with one label, and reports those with several. A volume whose
+    /// claim is not bound yet is resolved when the claim becomes bound.
     fn mounted(&self, pod: &Pod, volumes: &Volumes, selinux: &SeLinux) -> Vec<Volume> {
         let (mut mounted, mut unbound) = (Vec::new(), HashSet::new());
         let mut add = |volume: &Str, name: Option<Str>| {

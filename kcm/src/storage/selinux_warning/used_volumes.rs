@@ -9,8 +9,9 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the volume. Any
-/// user can create thousands of pods that conflict with each other, so that their conflicts grow with the square.
+/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the
+/// volume. Any user can create thousands of pods that conflict with each other, so that the number of conflicts grows
+/// with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
 /// Method of labeling a volume's files.
@@ -58,7 +59,7 @@ pub struct Volume {
     pub name: Str,
     /// Name of its CSI driver; empty for other volumes.
     pub driver: Str,
-    /// It can be mounted with a label.
+    /// The volume can be mounted with a label.
     pub supports_context: bool,
     /// The requested labeling.
     pub request: Request,
@@ -166,8 +167,8 @@ impl UsedVolume {
         entry.request.effective_labeling(self.supports_context)
     }
 
-    /// Returns the pods by their effective labeling. Pods with the same one never conflict, so that only different ones
-    /// have to be compared: few, unless nearly all of them conflict.
+    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so that only pods with
+    /// different labelings are compared: few, unless nearly all pods conflict.
     fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
         let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();
         for (pod, entry) in &self.pods {
@@ -249,9 +250,9 @@ impl UsedVolumes {
         pods.into_iter().cloned().collect()
     }
 
-    /// Returns up to `most` current conflicts, each from both sides. Pods that conflict on several volumes are listed
+    /// Returns up to `max` current conflicts, each from both sides. Pods that conflict on several volumes are listed
     /// once.
-    pub fn conflicts(&self, most: usize) -> BTreeSet<Conflict> {
+    pub fn conflicts(&self, max: usize) -> BTreeSet<Conflict> {
         let state = self.lock();
         let mut found = BTreeSet::new();
         for volume in state.volumes.values() {
@@ -263,7 +264,7 @@ impl UsedVolumes {
                 for (theirs, others) in groups.iter().filter(in_conflict) {
                     let pairs = pods.iter().flat_map(|pod| others.iter().map(move |other| (pod, other)));
                     for conflict in pairs.flat_map(|(pod, other)| conflicts((pod, mine), (other, theirs))) {
-                        if found.len() + 2 > most {
+                        if found.len() + 2 > max {
                             return found;
                         }
                         found.insert(conflict.reversed());
@@ -433,8 +434,8 @@ mod tests {
         for at in 0..100 {
             put(&used, &format!("p{at}"), "x", with(&format!(":::s0:c{at}")));
         }
-        for most in [50, 51, 1, 0] {
-            assert_eq!(used.conflicts(most).len(), most / 2 * 2, "both sides of a conflict, or none");
+        for max in [50, 51, 1, 0] {
+            assert_eq!(used.conflicts(max).len(), max / 2 * 2, "both sides of a conflict, or none");
         }
         assert_eq!(used.pods_of_driver("disk.example.com").len(), 102);
         assert_eq!(used.pods_of_driver("other.example.com"), []);
@@ -460,7 +461,8 @@ mod tests {
         put(&used, "recursive", "v", recursive());
         let sizes: Vec<usize> = used.lock().volumes["v"].pods_by_labeling().values().map(Vec::len).collect();
         assert_eq!(sizes, [1, 200, 1]);
-        // 201 pods with a label differ from the recursive one in the label and the policy, and 200 from the other one.
+        // 201 pods with a label differ from the recursive pod in label and policy, and 200 of them from the pod with
+        // the other label.
         assert_eq!(used.conflicts(10_000).len(), 2 * (201 * 2 + 200));
     }
 

@@ -56,13 +56,14 @@ fn strings(map: &Value) -> Vec<(String, String)> {
 }
 
 /// Writes JSON as Go's encoding/json does: sorted keys, numbers as it prints a float64, and some characters escaped
-/// that need not be.
+/// although JSON does not require that.
 fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
-        // Whole numbers below 1e21 have no exponent in either language; the API has no others in a template.
+        // Go and Rust print whole numbers below 1e21 without an exponent. The API allows only such numbers in a
+        // template.
         Value::Number(number) => out.extend_from_slice(number.as_f64().unwrap_or_default().to_string().as_bytes()),
         Value::String(text) => write_string(text, out),
         Value::Array(items) => {

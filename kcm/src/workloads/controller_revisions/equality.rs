@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::data::template_of;
 
-/// Returns true if both patches restore templates that are equal after defaulting. Data that is not a patch of a
-/// template equals nothing.
+/// Returns true if both patches restore templates that are equal after defaulting. Returns false for data that is not a
+/// patch of a template.
 pub fn are_semantically_equal(a: &[u8], b: &[u8]) -> bool {
     match (template_of(a), template_of(b)) {
         (Some(mut a), Some(mut b)) => {

@@ -1,8 +1,8 @@
-//! The history of a workload's template as ControllerRevisions: what StatefulSets and DaemonSets share.
+//! The history of a workload's template as ControllerRevisions, shared by StatefulSets and DaemonSets.
 //!
 //! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
-//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. That is read
-//! only for a template that [`Memory`] does not contain. Upstream: pkg/controller/history.
+//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. The object is
+//! read only if [`Memory`] does not contain its template. Upstream: pkg/controller/history.
 
 mod data;
 mod equality;
@@ -50,7 +50,7 @@ pub fn by_number(a: &ControllerRevision, b: &ControllerRevision) -> Ordering {
     a.revision.cmp(&b.revision).then_with(|| a.meta.by_creation(&b.meta))
 }
 
-/// Returns the number of the revision that comes after these; they are sorted.
+/// Returns the number of the revision that follows the sorted ones.
 pub fn next_number(sorted: &[Arc<ControllerRevision>]) -> i64 {
     sorted.last().map_or(1, |newest| newest.revision.saturating_add(1))
 }
@@ -61,7 +61,7 @@ pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc
     sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
 }
 
-/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and stay. A negative
+/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and are kept. A negative
 /// limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
@@ -70,7 +70,7 @@ pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i
     history
 }
 
-/// The revision of each workload's template, so that it is not read from the API server again.
+/// The revision of each workload's template. Without it, each reconcile would read the template from the API server.
 #[derive(Debug, Default)]
 pub struct Memory {
     known: Mutex<HashMap<Uid, (Template, Str)>>,

@@ -43,9 +43,10 @@ fn names_are_truncated_and_have_a_hash() {
     assert_eq!(revision_name(&"x".repeat(253), "abc").len(), 227);
     let hashes = [hash(b"a", None), hash(b"a", Some(0)), hash(b"a", Some(1)), hash(b"b", None)];
     assert!(hashes.iter().enumerate().all(|(at, hash)| !hashes[..at].contains(hash)), "{hashes:?}");
-    // Computed by Go.
+    // Computed by upstream's code.
     assert_eq!(hash(br#"{"spec":1}"#, Some(0)), "6c6d4757f9");
-    // FNV-1 of nothing is its offset, 2166136261, and each digit has its letter.
+    // The FNV-1 hash of no bytes is the offset 2166136261, whose digits are replaced by letters and digits as in
+    // upstream.
     assert_eq!(hash(b"", None), safe_name(2_166_136_261));
 }
 
@@ -61,7 +62,7 @@ fn data_equals_gos_encoding() {
         "\u{7f}",
         r#"\u2028\n\b\fé","z":1}}}}"#
     );
-    // Go reads numbers as float64, in which the largest integer prints rounded.
+    // Go decodes numbers as float64, so that the largest integer is rounded.
     let expected = expected.replace("9223372036854775807", "9223372036854776000");
     assert_eq!(String::from_utf8(data(template)).expect("text"), expected);
 }
@@ -132,7 +133,7 @@ fn templates_that_differ_by_defaults_are_equal() {
         *other.pointer_mut(path).expect("a field") = value;
         assert!(!are_semantically_equal(&data(short.clone()), &data(other)), "{path}");
     }
-    assert!(!are_semantically_equal(b"{}", b"{}"), "data that is not a patch equals nothing");
+    assert!(!are_semantically_equal(b"{}", b"{}"), "data that is not a patch is never equal");
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn template_is_remembered_until_it_changes() {
     assert_eq!(memory.recall(&uid, &template(b"1")), None);
 }
 
-/// JSON with the names that templates have, at any place.
+/// Random JSON that contains the field names of templates at any depth.
 fn any_json() -> impl proptest::strategy::Strategy<Value = Value> {
     use proptest::prelude::*;
     let leaf = prop_oneof![

@@ -32,7 +32,7 @@ pub struct History<'a> {
     pub consistency: &'a Consistency,
     /// The controller's client.
     pub writer: &'a Writer,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     pub gate: &'a CreationGate,
     /// Refused creations of revisions.
     pub refusals: &'a Refusals,
@@ -41,9 +41,9 @@ pub struct History<'a> {
 /// Treatment of a workload's revisions that no longer match its selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnmatchedRevisions {
-    /// They are ignored, as for a StatefulSet.
+    /// Such revisions are ignored, as for a StatefulSet.
     Ignored,
-    /// They are released, as for a DaemonSet.
+    /// Such revisions are released, as for a DaemonSet.
     Released,
 }
 
@@ -73,9 +73,9 @@ impl Draft {
 /// The result of the creation of a revision.
 #[derive(Debug)]
 pub enum CreationResult {
-    /// It was created.
+    /// The revision was created.
     New(Arc<ControllerRevision>),
-    /// It exists already with the same name and data: a previous leader created it, or the response was lost.
+    /// The revision exists already with the same name and data: a previous leader created it, or the response was lost.
     Existing(Arc<ControllerRevision>),
     /// A revision with this name and other data exists.
     Taken,
@@ -118,7 +118,10 @@ impl History<'_> {
     /// Returns the remaining backoff after a refused creation of a revision; `None` if one may be created now.
     pub fn refused_before(&self) -> Option<Duration> {
         let waiting = self.refusals.waiting(&self.owner.key(), &Attempt::new(self.owner, 1, 0))?;
-        debug!(reason = waiting.message, left = ?waiting.left, "not creating a revision yet: refused before");
+        debug!(
+            reason = waiting.message, left = ?waiting.left,
+            "not creating a revision yet: the last attempt was refused"
+        );
         Some(waiting.left)
     }
 
@@ -144,7 +147,7 @@ impl History<'_> {
     /// pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
-    /// When the server refuses it for another reason.
+    /// When the API server refuses the creation for another reason.
     pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
         loop {
             match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
@@ -157,7 +160,7 @@ impl History<'_> {
     /// Creates a revision under the workload's name and a hash.
     ///
     /// # Errors
-    /// When the server refuses it for another reason than that the name is taken.
+    /// When the API server refuses the creation, except because the name is taken.
     pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<CreationResult, WriteError> {
         let name = revision_name(&self.owner.name, hash);
         let object = NewRevision {
@@ -200,7 +203,7 @@ impl History<'_> {
     /// Returns the data of a revision, byte for byte.
     ///
     /// # Errors
-    /// When it cannot be read from the server.
+    /// When the revision cannot be read from the API server.
     pub async fn data(&self, revision: &str) -> Result<Vec<u8>, WriteError> {
         let response = self.writer.get(&ControllerRevision::RESOURCE, &self.key(revision)).await?;
         Ok(ControllerRevision::data_of(response.object()?).to_vec())
@@ -209,7 +212,7 @@ impl History<'_> {
     /// Changes the number of a revision.
     ///
     /// # Errors
-    /// A conflict when it has changed, or another one has its name.
+    /// A conflict when the revision has changed, or another one has its name.
     pub async fn renumber(
         &self,
         revision: &ControllerRevision,
@@ -245,7 +248,7 @@ impl History<'_> {
     /// Adds a label to a revision.
     ///
     /// # Errors
-    /// A conflict when it has changed, or another one has its name.
+    /// A conflict when the revision has changed, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
         let resource = &ControllerRevision::RESOURCE;
         let name = revision.meta.key();

@@ -9,20 +9,20 @@ use kinds::{CronJob, Job, Time};
 
 use super::schedule::{Schedule, ScheduleError, zone};
 
-/// Added to each wait, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
+/// Addition to each wait for a run, because clocks differ. Upstream: pkg/controller/cronjob, nextScheduleDelta.
 const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 
-/// Number of missed runs above which the user gets a warning.
+/// Number of due runs above which the user gets a warning.
 const MAX_FEW_RUNS: i64 = 100;
 
-/// The approximate number of missed runs.
+/// The approximate number of due runs since the last started one. With several, all but the last are missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedRuns {
-    /// No run was missed.
+    /// None or one is due.
     None,
-    /// At least one, at most a hundred.
+    /// Two to a hundred are due.
     Few,
-    /// More than a hundred.
+    /// More than a hundred are due.
     Many,
 }
 
@@ -38,7 +38,7 @@ pub struct ScheduleState {
     pub since: Timestamp,
     /// The last run that was due, if one was.
     pub last: Option<Timestamp>,
-    /// The number of runs that were due.
+    /// The number of runs that were due since then.
     pub missed: MissedRuns,
 }
 
@@ -59,7 +59,8 @@ fn timestamp(time: Time) -> Timestamp {
 }
 
 /// Returns the last run that was due. After a long time the runs are not enumerated: the first two runs give the
-/// interval, and the search begins two intervals ago. Upstream: pkg/controller/cronjob, mostRecentScheduleTime.
+/// interval, and the search begins one to two intervals before `now`. Upstream: pkg/controller/cronjob,
+/// mostRecentScheduleTime.
 pub fn due(
     cron_job: &CronJob,
     schedule: &Schedule,
@@ -126,12 +127,12 @@ pub fn missed_message(scheduled: Timestamp) -> String {
     format!("Missed scheduled time to start a job: {}", scheduled.strftime("%a, %d %b %Y %H:%M:%S +0000"))
 }
 
-/// Returns the Jobs to delete, so that `limit` of these finished Jobs are kept: those that started first, then by name.
-/// Upstream: pkg/controller/cronjob, removeOldestJobs.
+/// Returns the Jobs to delete so that `limit` of these finished Jobs remain. Jobs that started first are deleted first,
+/// in the order of their names if they started together. Upstream: pkg/controller/cronjob, removeOldestJobs.
 pub fn surplus_jobs(mut ended: Vec<&Job>, limit: Option<i32>) -> Vec<&Job> {
     let Some(limit) = limit else { return Vec::new() };
     let surplus = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    // A Job that has not started counts as the youngest.
+    // A Job that has not started counts as the newest.
     let age = |job: &Job| (job.status.start.is_zero(), job.status.start);
     ended.sort_by(|a, b| age(a).cmp(&age(b)).then_with(|| a.meta.name.cmp(&b.meta.name)));
     ended.truncate(surplus);

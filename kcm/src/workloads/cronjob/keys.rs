@@ -42,8 +42,8 @@ pub fn subscribe(
     jobs.subscribe(move |change| owners(change).into_iter().for_each(|key| queue.add(key)));
 }
 
-/// Returns the time until a CronJob with a new schedule is reconciled: its next run. If there is none, it is reconciled
-/// now, which records an event.
+/// Returns the time after which a CronJob with a new schedule is reconciled: that of its next run. If there is none,
+/// the CronJob is reconciled now, which records an event.
 pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Duration {
     until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }

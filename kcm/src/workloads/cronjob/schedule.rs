@@ -65,7 +65,8 @@ pub enum ScheduleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// It was `*` or `?` without a step: for days this means that only the other field counts.
+    /// The field was `*` or `?` without a step. If this is true for one of the two fields for days, only the other one
+    /// determines the days.
     any: bool,
 }
 
@@ -242,7 +243,7 @@ fn number(text: &str) -> Result<u64, ScheduleError> {
     u64::try_from(number).map_err(|_| ScheduleError::Negative(text.to_owned()))
 }
 
-/// Returns the instant of this local time in a zone. If the local time is skipped or occurs twice, the choice is that
+/// Returns the instant of this local time in a zone. If the local time is skipped or occurs twice, the result is that
 /// of Go's time.Date.
 fn moment(zone: &TimeZone, wall: DateTime) -> Option<Timestamp> {
     let as_utc = TimeZone::UTC.to_timestamp(wall).ok()?;
@@ -262,9 +263,9 @@ impl Wall {
         self.zone.to_datetime(moment)
     }
 
-    /// Returns the first moment of the schedule that is not before `from`, a whole second. Searches the month, then the
-    /// day in it, the hour, the minute and the second; when one of them overflows, the search begins with the month
-    /// again. After the first step all smaller units are zero.
+    /// Returns the first moment of the schedule that is not before `from`, a whole second. Searches for the month, then
+    /// for the day, hour, minute and second. When one of them overflows, the search starts again with the month. The
+    /// first advance of a unit sets all smaller units to zero.
     fn next(&self, from: Timestamp) -> Option<Timestamp> {
         let last_year = self.at(from).year() + YEARS;
         let mut now = from;
@@ -284,7 +285,7 @@ impl Wall {
             } else if !self.day_fits(wall.date()) {
                 let start = self.at(truncated(wall.date().at(0, 0, 0, 0))?);
                 let day = moment(&self.zone, start.date().tomorrow().ok()?.to_datetime(start.time()))?;
-                // Where midnight is skipped the day begins an hour off.
+                // In a zone that skips midnight, the result is off by the skipped time.
                 match self.at(day).hour() {
                     0 => day,
                     hour if hour > 12 => day.checked_add(HOUR * (24 - i32::from(hour))).ok()?,
@@ -300,7 +301,7 @@ impl Wall {
             } else {
                 return Some(now);
             };
-            // Where a whole day is skipped, the previous day would be tried forever.
+            // In a zone that skips a whole day, the search would return to the previous day forever.
             now = if next > now || !stepped { next } else { now.checked_add(HOUR * 24).ok()? };
             stepped = true;
         }
@@ -353,7 +354,7 @@ mod tests {
 
     #[test]
     fn skipped_day_does_not_block_the_search() {
-        // Samoa had no 30th of December 2011; upstream's library never returns from here.
+        // Samoa had no 30th of December 2011; upstream's library searches forever from here.
         let schedule = Schedule::parse("0 12 * * 6", zone("Pacific/Apia").expect("a zone")).expect("a schedule");
         let eve: Timestamp = "2011-12-29T20:00:00Z".parse().expect("a time");
         assert_eq!(schedule.next(eve), Some("2011-12-30T22:00:00Z".parse().expect("a time")));

@@ -42,7 +42,7 @@ pub struct CronJobs {
 
 /// The result of an attempt to start the run that is due.
 enum RunStart {
-    /// It was started, or must not start: the CronJob is requeued for its next run.
+    /// The run was started, or must not start: the CronJob is requeued for its next run.
     Done,
     /// The namespace is being deleted: the CronJob is not requeued.
     NamespaceTerminating,
@@ -84,7 +84,7 @@ impl CronJobs {
         };
         let jobs = self.jobs.by_index(&by_controller(), owned_by(&cron_job.meta.namespace, &cron_job.meta.uid));
         if !self.is_list_current(key, &cron_job, &jobs).await? {
-            // The active list may lack runs: then another one could start in parallel.
+            // The active list may lack a Job: then a second Job could run in parallel.
             let is_caught_up = self.is_caught_up(key);
             return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
         }
@@ -98,8 +98,9 @@ impl CronJobs {
                 StatusWrite::Deleted => return Ok(Outcome::Done),
             }
         }
-        // After the status write: if this process ended in between, the next leader could not record deleted Jobs. One
-        // that was just listed as active is recorded as finished by the next reconcile.
+        // Jobs are deleted after the status write. Otherwise, if this process ended between the deletion and the write,
+        // the next leader could not record their results. A Job that the write has added to the active list is kept:
+        // the next reconcile records that it has finished.
         let listed = active_uids(&status);
         let existing = jobs.iter().map(|job| &**job);
         let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
@@ -205,8 +206,8 @@ impl CronJobs {
     }
 
     /// Creates the Job of a run that is due, unless it must not start or was just refused. A Job that exists, but is
-    /// missing in the status, becomes an active one, even if it has finished: this process or a previous leader ended
-    /// after its creation. The reconcile after that records that it has finished.
+    /// missing in the status, is added to the active list, even if it has finished: a process ended between its
+    /// creation and the status write. The next reconcile records that it has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -227,7 +228,10 @@ impl CronJobs {
                 return Ok(RunStart::NamespaceTerminating);
             }
             if let Some(waiting) = self.refusals.waiting(&cron_job.meta.key(), &attempt) {
-                debug!(reason = waiting.message, left = ?waiting.left, "not creating the Job yet: refused before");
+                debug!(
+                    reason = waiting.message, left = ?waiting.left,
+                    "not creating the Job yet: the last attempt was refused"
+                );
                 return Ok(RunStart::Refused(waiting.left));
             }
         }
@@ -270,8 +274,8 @@ impl CronJobs {
         status.active.retain(|active| !finished.contains(&active.uid));
     }
 
-    /// Removes Jobs from the active list that the API server does not have in the CronJob's namespace. One of another
-    /// namespace was not created here: who may write the status must not delete it through this controller.
+    /// Removes Jobs from the active list that do not exist in the CronJob's namespace. An entry that refers to another
+    /// namespace is removed, too: otherwise a user who may write the status could have this controller delete any Job.
     async fn remove_missing(
         &self,
         cron_job: &CronJob,
@@ -287,7 +291,7 @@ impl CronJobs {
             match self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?)) {
                 Ok(job) if job.uid == active.uid => {}
                 Err(error) if !error.is_not_found() => return Err(error.into()),
-                // Another object may have the name by now.
+                // The Job no longer exists, or another one has its name.
                 Ok(_) | Err(_) => {
                     let message = format!("Active job went missing: {}", active.name);
                     self.recorder.event(&about(cron_job), EventType::Normal, "MissingJob", message);
@@ -341,7 +345,7 @@ impl CronJobs {
         let deletion = Deletion { uid: &job.uid, version: None, propagation: Propagation::Background };
         match self.writer.delete_object(&Job::RESOURCE, &job.key(), deletion).await {
             Ok(_) => {}
-            // Already deleted, and the cache still has it.
+            // The Job is already deleted, but the cache still contains it.
             Err(error) if error.is_object_deleted() => {
                 status.active.retain(|active| active.uid != job.uid);
                 return true;

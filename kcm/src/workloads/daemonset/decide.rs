@@ -84,7 +84,8 @@ impl Revision<'_> {
     }
 }
 
-/// Returns true if a node may have a second pod. Upstream: pkg/controller/daemon/util, AllowsSurge.
+/// Returns true if two pods of the DaemonSet may run on a node during a rollout. Upstream: pkg/controller/daemon/util,
+/// AllowsSurge.
 pub fn allows_surge(set: &DaemonSet) -> bool {
     match &set.strategy {
         Strategy::RollingUpdate { max_surge: Some(surge), .. } => surge.scaled(1, true).is_some_and(|surge| surge > 0),
@@ -93,8 +94,8 @@ pub fn allows_surge(set: &DaemonSet) -> bool {
 }
 
 /// Returns the pods to create and delete for each node. `waits` returns the time for which failed pods of a node are
-/// kept, if any: otherwise a kubelet that refuses pods would be flooded with them. Upstream: pkg/controller/daemon,
-/// manage.
+/// kept, if any. Without that delay, a kubelet that rejects pods would get new ones continuously. Upstream:
+/// pkg/controller/daemon, manage.
 pub fn manage(
     set: &DaemonSet,
     places: &[Place],
@@ -107,7 +108,7 @@ pub fn manage(
     for place in places {
         let staying = place.pods.iter().filter(|pod| !pod.meta.is_deleting());
         match place.fit {
-            // The scheduler never binds these, and no other controller deletes them.
+            // The scheduler never binds these pods to a node, and no other controller deletes them.
             None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
             Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
             Some(Fit { stays: true, .. }) => {
@@ -144,7 +145,7 @@ impl Plan {
                         waiting = true;
                         continue;
                     }
-                    // The next failed pod of the node is kept for the first delay.
+                    // The first deletion starts the node's backoff: its next failed pod is kept for the first delay.
                     wait = Some(Backoff::FIRST);
                     Notice::Failed(pod.meta.name.clone())
                 }
@@ -169,7 +170,7 @@ fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
 }
 
 /// Returns a node's surplus pods during a surge. The node keeps the first pod of the current revision and the first
-/// other one. The other one is surplus too if it is not ready, or if the current one is available.
+/// other one. That other pod is surplus, too, if it is not ready, or if the pod of the current revision is available.
 fn surplus_in_surge(
     running: Vec<Arc<Pod>>,
     min_ready_seconds: i32,
@@ -184,7 +185,7 @@ fn surplus_in_surge(
     current.into_iter().skip(1).chain(others.into_iter().skip(usize::from(!replaced))).collect()
 }
 
-/// Returns the status. `acted` is false if nothing could be decided: then the generation does not count as observed.
+/// Returns the status. If `acted` is false, no decision was made, and the generation does not count as observed.
 /// Upstream: pkg/controller/daemon, updateDaemonSetStatus.
 pub fn status(
     set: &DaemonSet,
@@ -214,8 +215,8 @@ pub fn status(
     status
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the set's. Counts that change
-/// during a rollout may wait. The end of it, an unexpected loss of a pod, and everything that is not a count of pods
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's. Counts
+/// that change during a rollout are delayed. The end of the rollout, an unexpected loss of a pod, and all other fields
 /// are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
@@ -237,7 +238,7 @@ pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     if is_final || lost && !moves { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
-/// Returns the delay after which a ready pod will have become available.
+/// Returns the time until the next ready pod has been ready for long enough to be available.
 pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let remaining = |pod: &Arc<Pod>| {
         let at = i128::from(pod.ready_since.0 + i64::from(min_ready_seconds)) * 1_000_000_000;

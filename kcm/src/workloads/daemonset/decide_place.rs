@@ -84,7 +84,7 @@ impl Place {
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
-    // Many nodes have the same taints, and a DaemonSet may have 100,000 tolerations.
+    // Many nodes have the same taints, and a DaemonSet may have 100,000 tolerations: each taint is compared once.
     let mut known: HashMap<(Str, Str, Str), bool> = HashMap::new();
     let mut is_tolerated = |taint: &Taint| {
         let key = (taint.key.clone(), taint.value.clone(), taint.effect.clone());

@@ -22,21 +22,21 @@ pub struct RevisionsByTemplate {
 }
 
 impl RevisionsByTemplate {
-    /// Sorts revisions by whether their data is that of the current template; `revisions` are oldest first. Upstream:
-    /// pkg/controller/daemon, constructHistory.
+    /// Splits `revisions`, which are oldest first, into those of the current template and those of other templates.
+    /// Upstream: pkg/controller/daemon, constructHistory.
     pub fn by(revisions: Vec<Arc<ControllerRevision>>, template: Fingerprint) -> Self {
         let (mut same, old): (Vec<_>, Vec<_>) = revisions.into_iter().partition(|revision| revision.data == template);
         Self { current: same.pop(), duplicates: same, old }
     }
 
-    /// Returns the minimum number of the current revision.
+    /// Returns the lowest number that the current revision may have: it must be higher than those of all others.
     pub fn number(&self) -> i64 {
         next_number(&self.old)
     }
 }
 
-/// Returns the hash in the label of a revision's pods. Without the label it is the revision's name, as a computed hash
-/// may collide.
+/// Returns the hash in the label of a revision's pods. A revision without the label is identified by its name, because
+/// a computed hash may collide.
 pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }

@@ -42,7 +42,7 @@ pub fn bounds(set: &DaemonSet, places: &[Place]) -> Result<Option<Bounds>, Strin
     Ok(Some(Bounds { desired, unavailable, surge }))
 }
 
-/// The pods of a node that are not being deleted, if there is at most one of the current revision and one other.
+/// The pods of a node that are not being deleted: at most one pod of the current revision, and at most one other pod.
 struct Pair<'a> {
     new: Option<&'a Arc<Pod>>,
     old: Option<&'a Arc<Pod>>,
@@ -60,7 +60,7 @@ impl<'a> Pair<'a> {
 /// nor missing pods. Upstream: pkg/controller/daemon, rollingUpdate.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
-    // A pod missing from a node where nothing should run does not count as unavailable.
+    // A node that should have no pod does not count as unavailable without one.
     let relevant = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
     if bounds.surge == 0 {
         replace(relevant, bounds, revision, available)
@@ -123,7 +123,7 @@ fn surge<'a>(
             (Some(_), Some(_)) => surging += 1,
         }
     }
-    // Pods on nodes that should have none are deleted only if enough pods are available otherwise.
+    // Pods on nodes that should have none are deleted only if enough pods are available on the other nodes.
     misplaced.truncate(up.saturating_sub(bounds.desired));
     candidates.truncate(bounds.surge.saturating_sub(surging));
     create.extend(candidates);

@@ -77,8 +77,8 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     }
 }
 
-/// Returns the old and new owners of a revision that was changed or deleted. A new revision is a write of this
-/// controller. Upstream: pkg/controller/daemon, addHistory.
+/// Returns the old and new owners of a revision that was changed or deleted. A new revision requeues nothing, because
+/// this controller has created it. Upstream: pkg/controller/daemon, addHistory.
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
@@ -89,10 +89,11 @@ pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A large placement is compared in
-/// the reconcile only: here it would delay the events of all nodes.
+/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A placement with very many
+/// tolerations or affinity terms is compared only in the reconcile: here the comparison would delay the events of all
+/// nodes.
 pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
-    let judge = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
-    placement.is_large() || judge(change.old) != judge(change.new)
+    let fitness = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
+    placement.is_large() || fitness(change.old) != fitness(change.new)
 }

@@ -78,14 +78,14 @@ impl DaemonSets {
                 }
             }
             (None, Some(snapshot)) => self.create_revision(work, &history, snapshot, sorted.number()).await?,
-            // The remembered revision no longer exists.
+            // Impossible: `sort` returns no snapshot only if a remembered revision is the current one.
             (None, None) => return Err(Stop::Outdated),
         };
         self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
         Ok(TemplateRevisions { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
-    /// Sorts the revisions. Reads the template from the API server only if its revision is not remembered.
+    /// Splits the revisions by template. Reads the template from the API server only if its revision is not remembered.
     async fn sort(
         &self,
         work: &Work<'_>,

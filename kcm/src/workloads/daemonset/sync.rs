@@ -92,8 +92,8 @@ impl DaemonSets {
         finish(&self.queue, key, [acted.again, available, wait].into_iter().flatten().min(), failure)
     }
 
-    /// Returns the places of a DaemonSet's pods. The comparison of a large placement with many nodes must not delay
-    /// other tasks.
+    /// Returns the places of a DaemonSet's pods. Comparing very many tolerations or affinity terms with many nodes
+    /// takes long, and must not delay other tasks.
     async fn places(
         &self,
         placement: &Arc<Placement>,
@@ -151,8 +151,7 @@ impl DaemonSets {
             && consistency.caught_up(key, &self.revisions, wake())
     }
 
-    /// Compares the DaemonSet's pods with the API server's, and requeues the key for the time when the cache is up to
-    /// date.
+    /// Compares the DaemonSet's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, work: &Work<'_>) -> Result<(), ReconcileError> {
         let children = self.children(work.set);
         self.handover.compare(&self.sets, &children).await?;
@@ -172,7 +171,7 @@ impl DaemonSets {
         }
     }
 
-    /// Claims the DaemonSet's pods among these. Returns its pods.
+    /// Adopts and releases pods. Returns the pods of the DaemonSet.
     async fn claim(
         &self,
         key: &ObjectKey,
@@ -202,8 +201,8 @@ impl DaemonSets {
         acted
     }
 
-    /// Brings the pods closer to the desired state. Old pods are replaced only when no node misses one or has too many.
-    /// Upstream: pkg/controller/daemon, updateDaemonSet.
+    /// Brings the pods closer to the desired state. Old pods are replaced only if no node lacks a pod or has surplus
+    /// pods. Upstream: pkg/controller/daemon, updateDaemonSet.
     async fn decide_and_carry_out(
         &self,
         work: &Work<'_>,
@@ -298,7 +297,10 @@ impl DaemonSets {
         let Some(pods) = pods else { return Ok(()) };
         let attempt = Attempt::new(&work.set.meta, nodes.len(), work.owned);
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             acted.again = Some(acted.again.map_or(waiting.left, |again| again.min(waiting.left)));
             return Ok(());
         }
@@ -390,11 +392,11 @@ const DEFAULT_HISTORY_LIMIT: i32 = 10;
 /// The state of the status at the end of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StatusReport {
-    /// It is up to date.
+    /// The status is up to date.
     Done,
-    /// It is due after this time.
+    /// The write of the status is due after this time.
     Waits(Duration),
-    /// It was computed from an outdated DaemonSet.
+    /// The status was computed from an outdated DaemonSet.
     Outdated,
 }
 
@@ -403,7 +405,7 @@ enum StatusReport {
 struct ActionResult {
     /// Nothing was done: the cache has to be up to date first.
     waiting_for_cache: bool,
-    /// The pods were decided on, so that the generation counts as observed.
+    /// A decision about the pods was made, so that the generation counts as observed.
     is_decided: bool,
     /// Time until the next reconcile: a failed pod may be deleted then, or a refused creation repeated.
     again: Option<Duration>,

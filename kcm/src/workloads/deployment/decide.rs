@@ -49,7 +49,7 @@ pub fn sync_mode(deployment: &Deployment, sets: &Sets) -> SyncMode {
 /// The next step of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then call this again.
+    /// Create the new set (see [`super::decide_revision::new_replica_set`]), then compute the next step again.
     Create,
     /// Write these scales, in this order, then only the status.
     Scale(Vec<Scale>),
@@ -90,21 +90,23 @@ fn scale_or_settled(scales: Vec<Scale>) -> Step {
     if scales.is_empty() { Step::Settled } else { Step::Scale(scales) }
 }
 
-/// Returns true while an old set counts pods or one of `pods` (those of all sets but the new one) is not finished.
-/// Upstream: pkg/controller/deployment, oldPodsRunning.
+/// Returns true if the status of an old set counts pods, or if one of `pods` has not finished. `pods` are the pods of
+/// all sets except the new one. Upstream: pkg/controller/deployment, oldPodsRunning.
 pub fn old_pods_running<'a>(sets: &Sets, pods: impl IntoIterator<Item = &'a Pod>) -> bool {
     sets.old.iter().any(|set| set.status.replicas > 0) || pods.into_iter().any(|pod| !pod.is_terminal())
 }
 
-/// Returns the old sets to delete, in this order: those beyond the history limit by revision, unless they have pods or
-/// their status is outdated. None while a rollback is requested. Upstream: pkg/controller/deployment,
-/// cleanupDeployment.
+/// Returns the old sets beyond the history limit, lowest revision first, except sets that have pods or an outdated
+/// status. Returns none while a rollback is requested. Upstream: pkg/controller/deployment, cleanupDeployment.
 pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaSet>> {
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
     let mut kept: Vec<_> = sets.old.iter().filter(|set| !set.meta.is_deleting()).cloned().collect();
-    // Stable, so that sets of one revision stay ordered by age.
-    kept.sort_by_key(|set| revision(set).unwrap_or(0));
+    // A set whose revision is not a number keeps its place in the order by age, and no other set moves past it. The sort
+    // is stable: sets of the same revision stay ordered by age.
+    for of_revisions in kept.chunk_by_mut(|a, b| revision(a).is_some() && revision(b).is_some()) {
+        of_revisions.sort_by_key(|set| revision(set));
+    }
     let surplus = kept.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     kept.truncate(surplus);
     kept.retain(|set| {

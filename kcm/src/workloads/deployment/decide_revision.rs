@@ -21,8 +21,8 @@ const HISTORY_LIMIT: usize = 2000;
 /// Maximum length of a ReplicaSet's name in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Annotations that belong to one object alone and are never copied. Upstream: pkg/controller/deployment/util,
-/// skipCopyAnnotation.
+/// Returns true for annotations that belong to one object alone and are never copied. Upstream:
+/// pkg/controller/deployment/util, skipCopyAnnotation.
 fn is_own(key: &str) -> bool {
     [LAST_APPLIED, REVISION, REVISION_HISTORY, DESIRED_REPLICAS, MAX_REPLICAS, ROLLBACK_TO].contains(&key)
 }
@@ -50,8 +50,9 @@ pub fn last_revision(sets: &Sets) -> i64 {
     sorted.iter().rev().nth(1).copied().unwrap_or(0)
 }
 
-/// Returns a revision history with one more revision, the oldest dropped so that it takes at most `limit` bytes; `None`
-/// when even the new one alone would not fit. Upstream: pkg/controller/deployment/util, SetNewReplicaSetAnnotations.
+/// Returns a revision history with one more revision. The oldest revisions are dropped, so that the history takes at
+/// most `limit` bytes. Returns `None` if the new revision alone takes more. Upstream: pkg/controller/deployment/util,
+/// SetNewReplicaSetAnnotations.
 pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());
@@ -66,9 +67,9 @@ pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<S
     Some(format!("{kept},{revision}"))
 }
 
-/// Returns the annotations to change on an existing new set: the Deployment's own are copied, the revision is raised,
-/// and the previous one is kept in the history. Nothing changes if the set's revision is not a number. Upstream:
-/// pkg/controller/deployment, getNewReplicaSet.
+/// Returns the annotations to change on an existing new set: those of the Deployment are copied, the revision is
+/// raised, and the previous one is kept in the history. Nothing changes if the set's revision is not a number.
+/// Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let text = new.annotation(REVISION).unwrap_or_default();
@@ -87,17 +88,17 @@ pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revisi
     edits
 }
 
-/// Returns the update that an existing new set needs before anything else: of annotations, or of `minReadySeconds`.
-/// `None` if none is needed. Write it with the Deployment's `min_ready_seconds`. Upstream: pkg/controller/deployment,
-/// getNewReplicaSet.
+/// Returns the changed annotations of an existing new set, empty if only its `minReadySeconds` differ; `None` if it
+/// needs no update. The write must also contain the Deployment's `min_ready_seconds`. Upstream:
+/// pkg/controller/deployment, getNewReplicaSet.
 pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {
     let new = sets.new.as_ref()?;
     let edits = synced_annotations(deployment, new, next_revision(sets));
     (!edits.is_empty() || new.min_ready_seconds != deployment.min_ready_seconds).then_some(edits)
 }
 
-/// Returns the Deployment's revision annotation, if it must follow its newest set's. The write of the status contains
-/// it. Upstream: pkg/controller/deployment/util, SetDeploymentRevision.
+/// Returns the edit of the Deployment's revision annotation if it differs from that of the newest set. The write of the
+/// status contains the edit. Upstream: pkg/controller/deployment/util, SetDeploymentRevision.
 pub fn revision_edit(deployment: &Deployment, sets: &Sets) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     if let Some(new) = &sets.new {
@@ -120,22 +121,23 @@ pub fn new_replica_set(deployment: &Deployment, sets: &Sets) -> Option<NewReplic
     let mut annotations: Vec<_> = copied.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     annotations.extend(own.map(|(key, value)| (key.to_owned(), value)));
     annotations.sort_unstable();
-    // A rollback may start before the old pods of a Recreate strategy are deleted; then the new ones have to wait.
+    // With the strategy Recreate, a rollback may create this set while old pods still exist: the set has no pods at
+    // first.
     let overlaps = deployment.strategy == Strategy::Recreate && sets.active().next().is_some();
     let replicas = if overlaps { 0 } else { new_replicas(deployment, sets.total(), 0) };
     Some(NewReplicaSet { name: set_name(&deployment.meta.name, &hash), hash, replicas, annotations })
 }
 
-/// Returns a Deployment's name and a hash; the name is truncated so that both fit. Upstream: pkg/controller/deployment,
-/// generateReplicaSetName.
+/// Returns a ReplicaSet's name: the Deployment's name, truncated if necessary, and the hash. Upstream:
+/// pkg/controller/deployment, generateReplicaSetName.
 pub fn set_name(deployment: &str, hash: &str) -> String {
     let room = MAX_NAME_BYTES.checked_sub(1 + hash.len()).filter(|room| *room > 0);
     let kept = room.and_then(|room| deployment.get(..room)).unwrap_or(deployment);
     format!("{kept}-{hash}")
 }
 
-/// Returns true if a set that has the wanted name already is the one to be created: it is managed by this Deployment
-/// and has its template. Otherwise the hash collided. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Returns true if the existing set with the name of the new set is that new set: it is managed by this Deployment and
+/// has its template. Otherwise the hash collided. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn is_ours(deployment: &Deployment, found: &ReplicaSet) -> bool {
     found.meta.is_controlled_by(&deployment.meta.uid) && has_template_of(found, deployment)
 }

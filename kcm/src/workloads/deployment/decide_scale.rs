@@ -1,7 +1,7 @@
 //! Policy: the scale of each ReplicaSet: bounds of a rolling update, its steps, and scaling in proportion.
 //!
-//! The available pods of a set count only up to its scale. Pods above it will be deleted: if they counted, one
-//! scale-down would be done twice while the set's status is outdated.
+//! The available pods of a set count only up to its scale. Pods above the scale will be deleted: if they counted, a
+//! scale-down would be repeated while the set's status is outdated.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use super::sets::{Sets, edit, sum};
 /// Annotation of a ReplicaSet: the Deployment's scale when the set was last scaled. If the Deployment has another
 /// scale, it was scaled since.
 pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// Annotation of a ReplicaSet: the Deployment's maximum number of pods at that time, the base of proportions.
+/// Annotation of a ReplicaSet: the Deployment's maximum number of pods when the set was last scaled; proportions are
+/// relative to it.
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 
 /// A change to a set's scale, or only to its annotations about the Deployment's scale.
@@ -74,8 +75,8 @@ fn bounds(deployment: &Deployment) -> (i32, i32) {
     }
 }
 
-/// Returns the number of pods that a rolling update may add, else 0. Upstream: pkg/controller/deployment/util,
-/// MaxSurge.
+/// Returns the number of pods that a rolling update may add; 0 for another strategy. Upstream:
+/// pkg/controller/deployment/util, MaxSurge.
 pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
@@ -85,7 +86,7 @@ pub fn max_pods(deployment: &Deployment) -> i32 {
     deployment.replicas.saturating_add(max_surge(deployment))
 }
 
-/// Returns the number of pods that may be missing during a rolling update, else 0. Upstream:
+/// Returns the number of pods that may be missing during a rolling update; 0 for another strategy. Upstream:
 /// pkg/controller/deployment/util, MaxUnavailable.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
@@ -155,9 +156,9 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
 
-/// Returns the next scales of the old sets in a rolling update: first pods that are not available are removed, then as
-/// many others as may be missing; oldest sets first. Unavailable pods of the new set count as missing. There is one
-/// write per set; upstream makes two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
+/// Returns the next scales of the old sets in a rolling update: first unavailable pods are removed, then as many
+/// available pods as may be missing, from the oldest sets first. Unavailable pods of the new set count as missing.
+/// There is one write per set; upstream makes two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let min = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);
@@ -200,8 +201,8 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// Returns the scales of the sets of a Deployment that is paused or was scaled. Upstream: pkg/controller/deployment,
-/// scale.
+/// Returns the scales of the sets of a Deployment that is paused or was scaled. Beside a saturated new set the old ones
+/// are emptied, newest first. Upstream: pkg/controller/deployment, scale.
 ///
 /// Differs from upstream: a set with the right scale but wrong annotations is corrected, even with a strategy that does
 /// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.
@@ -212,7 +213,7 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
         return scale.or_else(|| corrected(set).filter(|_| set.replicas > 0)).into_iter().collect();
     }
     if sets.new.as_ref().is_some_and(|new| is_saturated(deployment, new)) {
-        return sets.old.iter().filter_map(|set| scale_to(deployment, set, 0)).collect();
+        return sets.old.iter().rev().filter_map(|set| scale_to(deployment, set, 0)).collect();
     }
     match deployment.strategy {
         Strategy::RollingUpdate { .. } => in_proportion(deployment, sets),
@@ -220,9 +221,9 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     }
 }
 
-/// Shares the difference to the most pods allowed among the active sets, largest first; the rounding remainder is given
-/// to the largest. Of equal ones, newer ones grow first and older ones shrink first. All get their annotations
-/// refreshed.
+/// Distributes the difference to the maximum number of pods among the active sets, largest set first; the largest set
+/// also gets the rounding remainder. Of sets of the same size, newer ones grow first and older ones shrink first. The
+/// annotations of all sets are updated.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
     let allowed = if deployment.replicas > 0 { max_pods(deployment) } else { 0 };

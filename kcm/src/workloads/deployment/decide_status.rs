@@ -1,4 +1,5 @@
-//! The status of a Deployment: its counts, its conditions, and when a rollout without progress is reconciled again.
+//! The status of a Deployment: its counts, its conditions, and the time at which a rollout without progress is
+//! reconciled again.
 //!
 //! A sync starts from a copy of the status and records its actions in it (`note_*`). At its end it replaces the copy by
 //! [`status`], which keeps these records. So one write per sync is enough.
@@ -79,8 +80,8 @@ pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
     deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
 }
 
-/// Notes in the status that the Deployment was paused or resumed, so that the pause does not count as lack of progress.
-/// Upstream: pkg/controller/deployment, checkPausedConditions.
+/// Records in the status that the Deployment was paused or resumed, so that the pause does not count as lack of
+/// progress. Upstream: pkg/controller/deployment, checkPausedConditions.
 pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: Time) {
     let reason = condition(status, PROGRESSING).map(|condition| &*condition.reason);
     if progress_deadline(deployment).is_none() || reason == Some(TIMED_OUT) {
@@ -94,7 +95,7 @@ pub fn note_pause(deployment: &Deployment, status: &mut DeploymentStatus, now: T
     set_condition(status, stamped(PROGRESSING, "Unknown", reason, message, now));
 }
 
-/// Records in the status that the new set exists, when it has no progress condition yet. Upstream:
+/// Records in the status that the new set exists, if the status has no progress condition yet. Upstream:
 /// pkg/controller/deployment, getNewReplicaSet.
 pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() && condition(status, PROGRESSING).is_none() {
@@ -103,7 +104,7 @@ pub fn note_found(deployment: &Deployment, status: &mut DeploymentStatus, set: &
     }
 }
 
-/// Notes in the status that the new set was created. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the new set was created. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set: &str, now: Time) {
     if progress_deadline(deployment).is_some() {
         let message = format!("Created new replica set {set:?}");
@@ -111,8 +112,8 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Records in the status that the new set could not be created, and returns the event about it. Write the status as it
-/// is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the new set could not be created, and returns the event about it. The caller writes the
+/// status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_create_failed(
     deployment: &Deployment,
     status: &mut DeploymentStatus,
@@ -127,8 +128,8 @@ pub fn note_create_failed(
     Notice { warning: true, reason: CREATE_FAILED, message }
 }
 
-/// Notes in the status that the name of the new set belongs to another one, so that the next name differs. Write the
-/// status as it is then, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the name of the new set belongs to another one, so that the next name differs. The caller
+/// writes the status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
@@ -163,9 +164,9 @@ pub fn is_timed_out(deployment: &Deployment, status: &DeploymentStatus, now: Tim
     }
 }
 
-/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync. Only
-/// with `rollout` the conditions about progress and failures are updated. The status need not be written if it equals
-/// the Deployment's and the revision annotation stays. Upstream: pkg/controller/deployment, calculateStatus and
+/// Returns the status at the end of a sync. `noted` is the Deployment's status with the conditions of this sync. The
+/// conditions about progress and failures are updated only with `rollout`. No write is needed if the status equals the
+/// Deployment's and the revision annotation does not change. Upstream: pkg/controller/deployment, calculateStatus and
 /// syncRolloutStatus.
 pub fn status(
     deployment: &Deployment,
@@ -204,17 +205,18 @@ pub fn status(
     status
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the Deployment's. Changing
-/// counts are delayed. A final state, a changed condition and a new observed generation are not, because users and
-/// tools wait for them (kubectl rollout status).
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the Deployment's.
+/// Changing counts are delayed. A final state, a changed condition and a new observed generation are not, because users
+/// and tools wait for them (kubectl rollout status).
 pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
     let news_of = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
         for condition in &mut conditions {
-            // The time of the last progress is written with the counts that show it,
+            // The time of the last progress is not compared: it is written together with the counts.
             condition.last_update = Time::default();
-            // and so is the fact that a rollout is in progress.
+            // Reasons that only report a rollout in progress are not distinguished: they, too, are written together
+            // with the counts.
             if [CREATED, FOUND, SET_UPDATED].contains(&&*condition.reason) {
                 condition.reason = SET_UPDATED.into();
                 condition.message = "".into();
@@ -257,7 +259,7 @@ fn judge_progress(
         if let Some(current) = current.filter(|current| *current.status == *"True") {
             updated.last_transition = current.last_transition;
         }
-        // Replaced even with the same reason: its update time is that of the last progress.
+        // The condition is replaced even with the same reason: its update time is that of the last progress.
         remove_condition(status, PROGRESSING);
         status.conditions.push(updated);
     } else if is_timed_out(deployment, status, now) {
@@ -283,11 +285,11 @@ fn replica_failure(sets: &Sets) -> Option<Condition> {
     Some(Condition { kind: Str::from(REPLICA_FAILURE), last_update: failure.last_transition, ..failure.clone() })
 }
 
-/// Returns when to reconcile a rollout that no change would requeue: one second after its deadline. `status` is
-/// the one at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
+/// Returns the time after which a rollout is reconciled without a change: one second after its deadline. `status` is
+/// that at the end of the sync. Upstream: pkg/controller/deployment, requeueStuckDeployment.
 ///
-/// Differs from upstream: a rollout that was completed once is not reconciled again, because time changes nothing about
-/// it. Upstream requeues it continuously while one of its pods is not available.
+/// Differs from upstream: a rollout that was completed once is not reconciled again, because it cannot time out.
+/// Upstream requeues it continuously while one of its pods is not available.
 pub fn recheck_after(deployment: &Deployment, status: &DeploymentStatus, now: Time) -> Option<Duration> {
     let deadline = progress_deadline(deployment)?;
     let current = condition(status, PROGRESSING)?;

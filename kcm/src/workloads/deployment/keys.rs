@@ -38,7 +38,7 @@ pub fn subscribe(
         let Some(pod) = stopped(change) else { return };
         let set = owner_of::<ReplicaSet>(&pod.meta).and_then(|key| sets.get(&key));
         let key = set.and_then(|set| owner_of::<Deployment>(&set.meta));
-        // Only this strategy waits for pods; the others depend on the statuses of their sets.
+        // Only `Recreate` waits for pods; a rolling update depends on the statuses of the sets.
         if let Some(key) =
             key.filter(|key| deployments.get(key).is_some_and(|found| found.strategy == Strategy::Recreate))
         {
@@ -65,8 +65,8 @@ pub fn only_status_of_deployment(change: &Change<'_, Deployment>) -> bool {
         if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
 }
 
-/// Returns a pod that stopped running. Upstream waits until it is deleted, though a finished pod does not hold a
-/// rollout up. Upstream: pkg/controller/deployment, deletePod.
+/// Returns a pod that stopped running. Upstream waits until it is deleted, although a finished pod does not block a
+/// rollout. Upstream: pkg/controller/deployment, deletePod.
 pub fn stopped<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     deleted(change)
         .or_else(|| change.old.filter(|old| !old.is_terminal() && change.new.is_some_and(|new| new.is_terminal())))

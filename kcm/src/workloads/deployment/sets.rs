@@ -1,4 +1,4 @@
-//! The ReplicaSets of one Deployment, and what is compared of them.
+//! The ReplicaSets of one Deployment, and comparisons with its template.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ pub fn has_template_of(set: &ReplicaSet, deployment: &Deployment) -> bool {
     matches!((&set.template, &deployment.template), (Some(a), Some(b)) if a.equal_ignoring_hash(b))
 }
 
-/// Returns the oldest old set that may have the Deployment's template after all: the templates differ only in ways in
-/// which different versions of the API server write the same template.
+/// Returns the oldest old set that may have the Deployment's template in another form: different versions of the API
+/// server may write the same template differently.
 pub fn possible_match<'a>(deployment: &Deployment, sets: &'a Sets) -> Option<&'a Arc<ReplicaSet>> {
     let wanted = deployment.template.as_ref()?;
     sets.old.iter().find(|set| set.template.as_ref().is_some_and(|template| template.may_equal_ignoring_hash(wanted)))

@@ -58,7 +58,7 @@ enum Stop {
     NamespaceTerminating,
     /// The creation of the new ReplicaSet was refused, and may be repeated after this time.
     Waits(Duration),
-    /// A request failed, or the Deployment is wrong.
+    /// A request failed, or the Deployment is invalid.
     Failed(ReconcileError),
 }
 
@@ -163,9 +163,9 @@ impl Deployments {
             && self.consistency.caught_up(key, &self.sets, wake())
     }
 
-    /// Reads the sets again. Returns `None` if another controller of this process has just written one, or is about to,
-    /// and the cache does not contain that yet: a decision would be outdated, and its writes refused. The key is
-    /// requeued once the cache is up to date.
+    /// Reads the sets again. Returns `None` if another controller of this process has just written a set, or is about
+    /// to, and the cache does not contain that write yet: a decision would be outdated, and its writes refused. The key
+    /// is requeued once the cache is up to date.
     fn read_settled(&self, key: &ObjectKey, claimed: Vec<Arc<ReplicaSet>>) -> Option<Vec<Arc<ReplicaSet>>> {
         let read = |set: Arc<ReplicaSet>| match self.sets.read_settled(&set.meta.key(), self.queue.waker(key)) {
             Cached::Lagging => None,
@@ -286,7 +286,10 @@ impl Deployments {
         }
         let attempt = Attempt::new(&deployment.meta, 1, work.sets.all().count());
         if let Some(waiting) = self.refusals.waiting(work.key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating the new ReplicaSet yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating the new ReplicaSet yet: the last attempt was refused"
+            );
             return Err(Stop::Waits(waiting.left));
         }
         let new = new_replica_set(deployment, &work.sets).ok_or_else(no_template)?;
@@ -306,7 +309,7 @@ impl Deployments {
                 let response = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
-                    // The cache may have the set with an older template, which made it an old one.
+                    // In the cache the set may have an outdated template, so that it was counted as an old set.
                     work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
                     return self.apply_response(work, &response);
                 }
@@ -376,7 +379,7 @@ impl Deployments {
             self.consistency.deleting(work.key, &ReplicaSet::RESOURCE, &surplus.meta);
             match self.writer.delete(&ReplicaSet::RESOURCE, &surplus.meta.key(), uid).await {
                 Ok(()) => {}
-                // Already deleted, or replaced by another set with its name: the watch will deliver that.
+                // The set is already deleted, or replaced by another set with its name: the watch will deliver that.
                 Err(error) if error.is_object_deleted() => {}
                 Err(error) => {
                     self.consistency.not_deleting(work.key, uid);

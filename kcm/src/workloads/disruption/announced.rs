@@ -58,11 +58,11 @@ impl AnnouncedDisruptions {
     }
 }
 
-/// Returns how much longer an announcement is valid; `None` if there is none.
+/// Returns the time for which an announcement remains valid; `None` if there is none.
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
     let due = i128::from(since.0) * 1_000_000_000 + VALIDITY.as_nanos() as i128;
-    // A time in the far future is not expired.
+    // An announcement with a time in the far future has not expired.
     let left = u64::try_from((due - now.as_nanosecond()).max(0)).unwrap_or(u64::MAX);
     Some(Duration::from_nanos(left))
 }

@@ -31,7 +31,7 @@ pub struct Bounds {
     pub desired: i32,
 }
 
-/// Returns true if the budget refers to a share of the scale of the pods' owners.
+/// Returns true if the bounds depend on the scale of the pods' owners.
 pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     budget.max_unavailable.is_some() || matches!(budget.min_available, Some(IntOrString::Text(_)))
 }
@@ -48,7 +48,7 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
             .ok_or_else(|| "invalid value for IntOrString: invalid type: string is not a percentage".to_owned())
     };
     Ok(match (&budget.max_unavailable, &budget.min_available) {
-        (Some(most), _) => Bounds { expected: count, desired: count.saturating_sub(part(most)?).max(0) },
+        (Some(max), _) => Bounds { expected: count, desired: count.saturating_sub(part(max)?).max(0) },
         (None, Some(min)) => Bounds { expected: count, desired: part(min)? },
         (None, None) => Bounds::default(),
     })
@@ -59,15 +59,15 @@ pub fn bounds(budget: &PodDisruptionBudget, count: i32) -> Result<Bounds, String
 pub struct GrantedEvictions {
     /// Evictions whose pods may still be deleted.
     pub pending: Vec<(Str, Time)>,
-    /// Pods that should be deleted by now, but still exist.
+    /// Pods that should have been deleted, but still exist.
     pub overdue: Vec<Arc<Pod>>,
     /// Time until the next one is overdue.
     pub recheck: Option<Duration>,
 }
 
 /// Sorts granted evictions by the state of their pods. An eviction is dropped if its pod is being deleted or no longer
-/// exists, or was created after the eviction: then it replaces the evicted pod under its name, as a StatefulSet's does.
-/// Upstream: pkg/controller/disruption, buildDisruptedPodMap.
+/// exists. It is also dropped if the pod with this name was created after the eviction: such a pod replaces the evicted
+/// one, for example in a StatefulSet. Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///
 /// Both times are whole seconds of the API server. Within the same second the pod may be the evicted one.
 pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> GrantedEvictions {
@@ -83,7 +83,7 @@ pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Gr
         let due = i128::from(since.0) * 1_000_000_000 + DELETION_TIMEOUT.as_nanos() as i128;
         match u64::try_from(due - now.as_nanosecond()) {
             Ok(left) => {
-                // A moment later it is overdue.
+                // The eviction is overdue one millisecond after this time.
                 let wait = Duration::from_nanos(left) + Duration::from_millis(1);
                 disrupted.recheck = Some(disrupted.recheck.map_or(wait, |earliest| earliest.min(wait)));
                 disrupted.pending.push((name.clone(), *since));
@@ -130,10 +130,11 @@ pub fn status(
     }
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed.
+/// Returns the maximum delay of a status write, from the time at which the status first differed.
 ///
 /// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
-/// does not change. Nothing else is: a smaller number prevents evictions, and clients retry for a larger one.
+/// does not change. All other changes are written immediately: a smaller number prevents evictions, and clients retry
+/// until it is larger.
 pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =
@@ -147,8 +148,8 @@ pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     }
 }
 
-/// Returns the status of a budget whose pods could not be counted: nothing may be disrupted, and nothing else is
-/// updated. Upstream: pkg/controller/disruption, failSafe.
+/// Returns the status of a budget whose pods could not be counted: no disruption is allowed, and the counts keep their
+/// values. Upstream: pkg/controller/disruption, failSafe.
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> BudgetStatus {
     let observed = budget.status.observed_generation;
     BudgetStatus {

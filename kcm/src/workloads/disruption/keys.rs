@@ -32,19 +32,14 @@ pub fn subscribe(
         }
         let Some(pod) = change.new.or(change.old) else { return };
         let candidates = budgets.by_index(&by_namespace(), index_key(&*pod.meta.namespace));
-        let mut protecting: Vec<&PodDisruptionBudget> = Vec::new();
-        for budget in &candidates {
-            if change.new.is_some_and(|new| budget.selector.matches(&new.meta.labels)) {
-                protecting.push(budget);
-            }
-            match urgency(change, &budget.selector) {
-                None => {}
-                Some(Urgency::Immediate) => changed.add(budget.meta.key()),
-                Some(Urgency::Coalesced) => changed.add_coalesced(budget.meta.key()),
+        for (budget, urgency) in affected(change, &candidates) {
+            match urgency {
+                Urgency::Immediate => changed.add(budget.meta.key()),
+                Urgency::Coalesced => changed.add_coalesced(budget.meta.key()),
             }
         }
-        if protecting.len() > 1 && is_new_or_relabelled(change) {
-            warn_about_multiple_budgets(&recorder, pod, &protecting);
+        if is_new_or_relabelled(change) {
+            warn_about_multiple_budgets(&recorder, pod, &candidates);
         }
     });
 }
@@ -55,8 +50,8 @@ pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey>
     Some(change.new.or(change.old)?.meta.key())
 }
 
-/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, this
-/// controller's own or the eviction API's, is coalesced: the eviction API has counted its pod already.
+/// Returns true if a budget was created or deleted, or has another spec. A change of its status alone, by this
+/// controller or the eviction API, is coalesced: the eviction API has already decremented the number for the pod.
 fn is_immediate(change: &Change<'_, PodDisruptionBudget>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.generation != new.meta.generation || old.meta.uid != new.meta.uid,
@@ -76,8 +71,28 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
 pub enum Urgency {
     /// Fewer pods may be disrupted: until it is written, the old number allows too many evictions.
     Immediate,
-    /// More pods may be disrupted, or the number stays.
+    /// The number of pods that may be disrupted increases or does not change.
     Coalesced,
+}
+
+/// Number of budgets up to which a change of a pod that all of them select may be urgent.
+///
+/// The eviction API refuses to evict a pod that several budgets select. So the change matters only to evictions of other
+/// pods of these budgets, but each budget has to count all of its pods again: a thousand budgets over the same pods would
+/// count without a pause while these are rolled out. Upstream counts for one of the budgets.
+const MANY_BUDGETS: usize = 10;
+
+/// Returns the budgets of a namespace whose pods have to be counted again after a change of a pod.
+pub fn affected<'a>(
+    change: &Change<'_, Pod>,
+    budgets: &'a [Arc<PodDisruptionBudget>],
+) -> Vec<(&'a PodDisruptionBudget, Urgency)> {
+    let urgent = budgets.iter().filter_map(|budget| Some((&**budget, urgency(change, &budget.selector)?)));
+    let mut affected: Vec<_> = urgent.collect();
+    if affected.len() > MANY_BUDGETS {
+        affected.iter_mut().for_each(|(_, urgency)| *urgency = Urgency::Coalesced);
+    }
+    affected
 }
 
 /// Returns the urgency of a new count for the budget with this selector after a change of a pod; `None` if the change
@@ -87,7 +102,7 @@ pub fn urgency(change: &Change<'_, Pod>, selector: &Selector) -> Option<Urgency>
     let is_healthy = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| pod.ready && !pod.meta.is_deleting());
     match (old, new) {
         (None, None) => None,
-        // One more pod is expected to be healthy.
+        // With a new pod, one more pod may have to be healthy.
         (None, Some(_)) => Some(Urgency::Immediate),
         _ if is_healthy(old) && !is_healthy(new) => Some(Urgency::Immediate),
         _ => Some(Urgency::Coalesced),
@@ -99,8 +114,8 @@ fn is_new_or_relabelled(change: &Change<'_, Pod>) -> bool {
     change.new.is_some_and(|new| change.old.is_none_or(|old| old.meta.labels != new.meta.labels))
 }
 
-/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: another program
-/// than the kubelet set it, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
+/// Returns true while a pod has the condition `DisruptionTarget` and its disruption may never happen: the condition was
+/// not set by the kubelet, and the pod is neither being deleted nor finished. Upstream: pkg/controller/disruption,
 /// nonTerminatingPodHasStaleDisruptionCondition.
 pub fn is_announced(pod: &Pod) -> bool {
     let is_target =
@@ -108,8 +123,10 @@ pub fn is_announced(pod: &Pod) -> bool {
     is_target && pod.is_active()
 }
 
-fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, protecting: &[&PodDisruptionBudget]) {
-    let Some(first) = protecting.iter().map(|budget| &*budget.meta.name).min() else { return };
+fn warn_about_multiple_budgets(recorder: &Recorder, pod: &Pod, budgets: &[Arc<PodDisruptionBudget>]) {
+    let protecting = budgets.iter().filter(|budget| budget.selector.matches(&pod.meta.labels));
+    let names: Vec<&str> = protecting.map(|budget| &*budget.meta.name).collect();
+    let Some(first) = names.iter().min().filter(|_| names.len() > 1) else { return };
     let (namespace, name) = (&*pod.meta.namespace, &*pod.meta.name);
     let message =
         format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");

@@ -43,7 +43,7 @@ impl ScaleError {
     }
 }
 
-/// UID and scale of the controller that determines the number of pods: the pod's owner, or the owner of that.
+/// UID and scale of the controller that determines the number of pods: the pod's owner, or the owner of that owner.
 type Scale = (Uid, i32);
 
 impl Owners {
@@ -89,7 +89,7 @@ impl Owners {
             "ReplicaSet" if is_workload(owner) => {
                 let set = self.replica_sets.get_with_uid(namespace, &owner.name, &owner.uid)?;
                 match set.meta.controller().filter(|above| &*above.kind == Deployment::RESOURCE.kind) {
-                    // A kind with this name in another group: the set's own scale counts, by its subresource.
+                    // The set's owner is a `Deployment` of another API group: the scale subresource of the set is read.
                     Some(above) if !is_workload(above) => None,
                     Some(above) => {
                         let found = self.deployments.get_with_uid(namespace, &above.name, &above.uid)?;

@@ -46,8 +46,7 @@ pub struct BudgetEvent {
     message: String,
 }
 
-/// The last events about a budget, with the uid of the object that they are about: another budget with its name gets
-/// its own.
+/// The last events about a budget, with the uid of the budget: another budget with its name gets its own events.
 #[derive(Debug)]
 pub struct RecordedEvents {
     owner: Uid,
@@ -193,8 +192,8 @@ impl Budgets {
         }
     }
 
-    /// The message names the namespace twice, as upstream's does. Upstream: pkg/controller/disruption,
-    /// buildDisruptedPodMap.
+    /// Records an event about an evicted pod that still exists. The message names the namespace twice, as upstream's
+    /// does. Upstream: pkg/controller/disruption, buildDisruptedPodMap.
     fn record_overdue(&self, budget: &PodDisruptionBudget, pod: &Pod) {
         let namespace = &budget.meta.namespace;
         let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");

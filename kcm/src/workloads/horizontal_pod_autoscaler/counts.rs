@@ -20,7 +20,7 @@ pub enum Action {
     Up,
     /// The number decreases.
     Down,
-    /// The number stays.
+    /// The number does not change.
     None,
 }
 

@@ -14,13 +14,13 @@ use runtime::text::{MAX_MESSAGE_BYTES, shortened};
 use super::pace::{Memory, PacedReplicas, Range};
 use super::replicas::{Measurement, Tolerances};
 
-/// Condition: whether the target can be scaled.
+/// Condition: the target can be scaled.
 pub const ABLE_TO_SCALE: &str = "AbleToScale";
-/// Condition: whether metrics scale the target.
+/// Condition: metrics scale the target.
 pub const SCALING_ACTIVE: &str = "ScalingActive";
-/// Condition: whether a limit changed the number of pods that metrics propose.
+/// Condition: a limit changed the number of pods that metrics propose.
 pub const SCALING_LIMITED: &str = "ScalingLimited";
-/// Condition: whether the autoscaler has scaled the target to zero.
+/// Condition: the autoscaler has scaled the target to zero.
 pub const SCALED_TO_ZERO: &str = "ScaledToZero";
 
 /// A status that is being written.
@@ -90,7 +90,7 @@ impl Draft {
     }
 }
 
-/// Feature gates that matter here.
+/// Feature gates that change decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
     /// HPAScaleToZero
@@ -118,7 +118,7 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleSource {
-    /// None: a user scaled the target to zero, which disables the autoscaler.
+    /// No source: a user scaled the target to zero, which disables the autoscaler.
     Disabled,
     /// A bound of the spec, with the reason.
     Bound(i32, &'static str),
@@ -180,9 +180,9 @@ pub fn set_scaled_to_zero(draft: &mut Draft, zero: bool, gates: Gates) {
 
 /// Sets the condition `ScaledToZero` to false if the target has pods.
 ///
-/// It is set before the target is scaled to zero. If another client scales it at the same time, or this process ends in
-/// between, the condition would remain. A later zero of the user would then count as this controller's, and be scaled
-/// up again.
+/// The condition is set before the target is scaled to zero. If another client scales the target at the same time, or
+/// this process ends in between, the condition would remain true. If a user scaled to zero later, the condition would
+/// attribute that to this controller, which would scale up again.
 pub fn clear_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, draft: &mut Draft, gates: Gates) {
     if current > 0 && has_scaled_to_zero(autoscaler, gates) {
         set_scaled_to_zero(draft, false, gates);
@@ -310,11 +310,11 @@ pub fn has_goal(metric: &Metric) -> bool {
 /// The combined proposal of all metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CombinedProposal {
-    /// The highest number of pods and its metric's name; `None` if too few metrics are known to scale.
+    /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision.
     pub wanted: Option<(i32, String)>,
     /// The measured values.
     pub statuses: Vec<MetricStatus>,
-    /// The failures of metrics, even if enough are known to scale.
+    /// The failures of metrics, even if they do not prevent a decision.
     pub error: Option<String>,
     /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,
@@ -383,7 +383,7 @@ pub fn settle(
     let PacedReplicas { mut replicas, able_text, is_limited, limit_text } = paced;
     draft.set(ABLE_TO_SCALE, true, able_text.0, able_text.1);
     draft.set(SCALING_LIMITED, is_limited, limit_text.0, limit_text.1);
-    // The controller scaled to zero while that was allowed; it no longer is.
+    // The controller scaled to zero while the spec allowed that. It no longer does.
     if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
         replicas = range.min;
         if reason.is_empty() {

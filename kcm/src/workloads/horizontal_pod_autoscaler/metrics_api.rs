@@ -233,7 +233,7 @@ mod tests {
         assert!(odd.path.as_str().ends_with("/a%3Fwatch%3Dtrue"), "{:?}", odd.path);
     }
 
-    /// Parts of responses: quantities, times and windows that are valid, nearly so, or of another type.
+    /// Parts of responses: quantities, times and windows that are valid, almost valid, or of another type.
     fn part() -> impl Strategy<Value = Value> {
         let text = prop_oneof![
             "[-+]?[0-9]{0,20}(\\.[0-9]{0,20})?(n|m|k|Ki|E|e[0-9]{1,6})?",

@@ -39,8 +39,8 @@ use sync::{Autoscalers, Settings};
 /// Name of the event source.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// The factor of this controller's request rate and burst over other controllers': each sync reads a scale and metrics,
-/// and upstream, too, has several clients with a limit each.
+/// Request rate and burst, as multiples of other controllers' limits: each sync reads a scale and metrics. Upstream has
+/// several clients with a limit each.
 const QPS_FACTOR: u16 = 25;
 const BURST_FACTOR: u32 = 10;
 

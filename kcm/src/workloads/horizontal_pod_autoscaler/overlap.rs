@@ -1,5 +1,5 @@
-//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that nothing is scanned.
-//! Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
+//! Autoscalers that select the same pods: each is indexed by a label of its selector, so that a search compares only a
+//! few of them. Upstream: pkg/controller/podautoscaler, hpaSelectorStore.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -78,11 +78,11 @@ impl Overlaps {
         self.lock().remove(key);
     }
 
-    /// Returns the first `most` autoscalers of a namespace that select some of these pods.
+    /// Returns the first `max` autoscalers of a namespace that select some of these pods.
     ///
     /// Autoscalers are compared in the order of their names, each with the pods until one matches: a tenant may have
     /// thousands of autoscalers for the same thousands of pods.
-    pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], most: usize) -> Vec<ObjectKey> {
+    pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], max: usize) -> Vec<ObjectKey> {
         // Pods of one template share their labels.
         let mut seen = HashSet::new();
         let labels = pods.iter().map(|pod| &pod.meta.labels);
@@ -95,7 +95,7 @@ impl Overlaps {
         };
         let candidates = self.lock().candidates(namespace, &places);
         let selecting = candidates.into_iter().filter(|(_, selector)| selects(selector)).map(|(key, _)| key);
-        selecting.take(most).collect()
+        selecting.take(max).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, SelectorIndex> {
@@ -104,7 +104,7 @@ impl Overlaps {
 }
 
 impl SelectorIndex {
-    /// Returns the autoscalers of a namespace at these places, sorted by name, with their selectors.
+    /// Returns the autoscalers of a namespace under these index values, sorted by name, with their selectors.
     fn candidates(&self, namespace: &str, places: &HashSet<u64>) -> Vec<(ObjectKey, Arc<Selector>)> {
         let keys = places.iter().filter_map(|place| self.by_pair.get(place)).flatten();
         let keys = keys.filter(|key| *key.namespace == *namespace);

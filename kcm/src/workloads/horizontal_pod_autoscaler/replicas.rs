@@ -25,7 +25,7 @@ pub struct Sample {
 /// Measurements by the pods' names.
 pub type Samples = HashMap<String, Sample>;
 
-/// Relative deviations of a metric from its target that do not scale.
+/// Relative deviations of a metric from its target up to which the target is not scaled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerances {
     /// Below the target.
@@ -96,7 +96,7 @@ fn nanos_after(time: Time, wait: Duration) -> i128 {
     i128::from(time.0) * 1_000_000_000 + wait.as_nanos() as i128
 }
 
-/// Returns true if a CPU sample is not usable yet, because the pod starts or never was ready.
+/// Returns true if a CPU sample is not usable yet, because the pod is starting or was never ready.
 fn is_warming_up(
     pod: &Pod,
     requests: &Requests,
@@ -249,7 +249,8 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
 }
 
 /// Returns the number of pods that an object or external metric with a target value proposes (GetObjectMetricReplicas,
-/// GetExternalMetricReplicas). For a target without pods it is the ratio itself, rounded up.
+/// GetExternalMetricReplicas). For a target without pods, this number is the ratio of the value to the target, rounded
+/// up.
 ///
 /// # Errors
 /// When no pods exist although the target requests some.
@@ -277,9 +278,9 @@ pub fn replicas_for_target_value(
 }
 
 /// Returns the number of pods that an object or external metric with a target per pod proposes
-/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). `existing` pods share it now.
+/// (GetObjectPerPodMetricReplicas, GetExternalPerPodMetricReplicas). The value is divided among the `existing` pods.
 ///
-/// Differs from upstream: a negative external value is not taken for an overflow, which would scale to the maximum.
+/// Differs from upstream: a negative external value does not count as an overflow, which would scale to the maximum.
 pub fn replicas_for_target_per_pod(
     value: i64,
     target_per_pod: i64,

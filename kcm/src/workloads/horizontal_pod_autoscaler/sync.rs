@@ -39,7 +39,7 @@ pub struct Settings {
     pub period: Duration,
     /// Default stabilization window: the age up to which recommendations count.
     pub window: Duration,
-    /// Default tolerance: the relative deviation of a metric from its target that does not scale.
+    /// Default tolerance: the relative deviation of a metric from its target up to which the target is not scaled.
     pub tolerance: f64,
 }
 
@@ -420,7 +420,7 @@ impl Autoscalers {
     }
 
     /// Sets `ScaledToZero` before a target is scaled to zero. Otherwise, if this process ended right after the scaling,
-    /// the zero would look like the user's. The target would never be scaled up again.
+    /// the zero would count as a user's decision, and the target would never be scaled up again.
     async fn write_scaled_to_zero(
         &self,
         key: &ObjectKey,

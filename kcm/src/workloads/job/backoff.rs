@@ -39,7 +39,7 @@ impl Backoff {
     }
 }
 
-/// Returns the remaining delay of one index whose last failed pod is this one. Upstream: pkg/controller/job,
+/// Returns the remaining delay of an index, given its last failed pod. Upstream: pkg/controller/job,
 /// getRemainingTimePerIndex.
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)
@@ -60,8 +60,8 @@ fn remaining(failures: i32, last: Time, now: Timestamp) -> SignedDuration {
     (wait - now.duration_since(last)).max(SignedDuration::ZERO)
 }
 
-/// Returns when a pod ended: by its containers, its readiness, its deletion, or else its creation. Upstream:
-/// pkg/controller/job, getFinishedTime.
+/// Returns the time at which a pod ended: the end of its last container, else the last change of its readiness, else
+/// its deletion, else its creation. Upstream: pkg/controller/job, getFinishedTime.
 pub fn finished_at(pod: &Pod) -> Time {
     let ending = pod.ending.as_deref();
     match ending.map(|ending| ending.finished).filter(|at| !at.is_zero()) {

@@ -33,7 +33,7 @@ pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> 
             Claim::Ignore => {}
             Claim::Release => match patch(writer, &pod, releasing(job, &pod)).await {
                 Ok(version) => claimed.written.extend(version),
-                // Invalid: it no longer has such a reference, or was replaced by another object.
+                // `Invalid` means that the pod no longer has such a reference, or was replaced by another object.
                 Err(error) if error.is_not_found() || error.is_invalid() => {}
                 Err(error) => claimed.errors.push(error.to_string()),
             },
@@ -68,7 +68,8 @@ fn releasing(job: &Job, pod: &Pod) -> Value {
     patch
 }
 
-/// Returns the patch that removes the tracking finalizer from a pod. It fails if the pod was replaced since.
+/// Returns the patch that removes the tracking finalizer from a pod. The patch fails if another pod has replaced this
+/// one.
 pub fn untracking(pod: &Pod) -> Value {
     json!({"metadata": {
         "uid": pod.meta.uid.to_string(),
@@ -82,7 +83,7 @@ pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u6
     Ok(response.meta().ok().map(|meta| meta.version))
 }
 
-/// Reads from the API server whether the Job is still the cached one and is not being deleted.
+/// Checks on the API server that the Job is the cached one and is not being deleted.
 async fn check_still_exists(writer: &Writer, job: &Job) -> Result<(), String> {
     let key = job.meta.key();
     let fresh = writer.get(&Job::RESOURCE, &key).await.map_err(|error| error.to_string())?;

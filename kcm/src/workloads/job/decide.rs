@@ -1,4 +1,4 @@
-//! Policy: the state of a Job: its pods by result, its indexes, and the condition that decides it.
+//! Policy: the state of a Job: its pods by result, its indexes, and the condition that ends it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -58,11 +58,11 @@ pub struct JobState {
     pub failed: i32,
     /// Pods or indexes that succeeded, including new ones.
     pub succeeded: i32,
-    /// Only of an Indexed Job.
+    /// The state of the indexes of an Indexed Job.
     pub indexed: Option<IndexState>,
     /// Failures since the last success.
     pub backoff: Backoff,
-    /// The condition that decides the Job; `None` while it runs.
+    /// The condition that ends the Job; `None` while it runs.
     pub verdict: Option<Condition>,
     /// Time until its deadline.
     pub deadline_in: Option<SignedDuration>,
@@ -77,7 +77,7 @@ pub struct IndexState {
     pub completed: Indexes,
     /// Failed permanently; only with a limit per index.
     pub failed: Option<Indexes>,
-    /// The last failed pod of each index that waits for its replacement, which takes over the count of failures.
+    /// The last failed pod of each index, while it waits for a replacement that takes over its count of failures.
     pub waiting: BTreeMap<i32, Arc<Pod>>,
 }
 
@@ -109,7 +109,7 @@ fn pods_where(pods: &[Arc<Pod>], keep: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
 }
 
 impl View<'_> {
-    /// Returns `spec.completions` where it must be set.
+    /// Returns `spec.completions`; 0 if it is not set.
     pub fn completions(&self) -> i32 {
         self.job.completions.unwrap_or(0)
     }
@@ -119,7 +119,7 @@ impl View<'_> {
         has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
     }
 
-    /// Returns true if a pod has an index of this Job, or none is needed.
+    /// Returns true if a pod has an index of this Job, or the Job has no indexes.
     pub fn is_in_range(&self, pod: &Pod) -> bool {
         !self.job.is_indexed() || index_of(pod).is_some_and(|index| index < self.completions())
     }
@@ -136,7 +136,8 @@ impl View<'_> {
         let uncounted = status.uncounted.get_or_insert_default().clone();
         let active = pods_where(self.pods, Pod::is_active);
         let (new_succeeded, new_failed) = self.newly_ended(&uncounted);
-        let counted_failures = pods_where(&new_failed, |pod| policy::judge(job.failure_policy.as_ref(), pod).counts);
+        let counted_failures =
+            pods_where(&new_failed, |pod| policy::failure_verdict(job.failure_policy.as_ref(), pod).counts);
         let failed = status.failed + count(&counted_failures) + count(&uncounted.failed);
         if status.start.is_zero() && !job.suspend {
             status.start = Time(self.now.as_second());
@@ -196,9 +197,9 @@ impl View<'_> {
         if !self.is_failed(pod) {
             return false;
         }
-        let judged = policy::judge(self.job.failure_policy.as_ref(), pod);
-        judged.action == Some(Action::FailIndex)
-            || judged.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
+        let verdict = policy::failure_verdict(self.job.failure_policy.as_ref(), pod);
+        verdict.action == Some(Action::FailIndex)
+            || verdict.counts && pod.ending.as_deref().map_or(0, |ending| ending.failures) >= limit
     }
 
     /// Returns the failed pods that stay until they are replaced. Upstream: pkg/controller/job,
@@ -221,7 +222,7 @@ impl View<'_> {
         waiting
     }
 
-    /// Returns the condition that decides the Job, in upstream's order: what was decided before, failures, success.
+    /// Returns the condition that ends the Job, checked in upstream's order: earlier decisions, failures, success.
     fn verdict(
         &self,
         status: &JobStatus,
@@ -253,7 +254,7 @@ impl View<'_> {
         }
         let Some(indexed) = indexed else { return (None, deadline_in) };
         if let Some(failed) = &indexed.failed {
-            if job.max_failed_indexes.is_some_and(|most| failed.total() > most) {
+            if job.max_failed_indexes.is_some_and(|max| failed.total() > max) {
                 let message = "Job has exceeded the specified maximal number of failed indexes";
                 return (failure("MaxFailedIndexesExceeded", message), deadline_in);
             }
@@ -268,7 +269,7 @@ impl View<'_> {
     /// Returns the reason if a pod's failure fails the whole Job.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
-        self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::judge(policy, pod).fail_job)
+        self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::failure_verdict(policy, pod).fail_job)
     }
 
     /// Returns true if containers were restarted in place too often. Upstream: pkg/controller/job,

@@ -36,11 +36,11 @@ pub enum Plan {
     /// The Job has succeeded or failed: delete its active pods. They keep the tracking finalizer, so that they are
     /// counted.
     End(Vec<Arc<Pod>>),
-    /// Delete these. Their tracking finalizer is removed first, so that they are not counted.
+    /// Delete these pods. Their tracking finalizer is removed first, so that they are not counted.
     Remove(Vec<Arc<Pod>>),
     /// Create pods, but only after this time.
     Wait(SignedDuration),
-    /// Create these.
+    /// Create these pods.
     Create(Vec<NewPod>),
 }
 
@@ -58,9 +58,9 @@ pub struct PodChanges {
 /// A change of suspension that is reported by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspensionChange {
-    /// It is suspended now.
+    /// The Job was suspended.
     Suspended,
-    /// It is resumed now.
+    /// The Job was resumed.
     Resumed,
 }
 
@@ -69,7 +69,7 @@ pub enum SuspensionChange {
 pub struct Outcome {
     /// Its status, without the counts of finished pods.
     pub status: JobStatus,
-    /// The condition that decides it.
+    /// The condition that ends it.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
@@ -106,7 +106,8 @@ impl View<'_> {
             return removing(self.to_remove(state, active));
         }
         let wanted = match self.job.completions {
-            // A work queue: after the first success running pods continue, and none are added.
+            // Without `completions` the Job is a work queue: after the first success, running pods continue and none
+            // are added.
             None if state.succeeded > 0 => active,
             None => self.job.parallelism,
             Some(completions) => (completions - state.succeeded).min(self.job.parallelism).max(0),
@@ -158,12 +159,13 @@ impl View<'_> {
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
-        let counts = policy::judge(self.job.failure_policy.as_ref(), replaced).counts;
+        let counts = policy::failure_verdict(self.job.failure_policy.as_ref(), replaced).counts;
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// Returns at least this number of active pods, and all without an index of their own, least useful first.
-    /// Upstream: pkg/controller/job, activePodsForRemoval.
+    /// Returns at least this number of active pods, the least useful first. Of an Indexed Job, pods without a valid
+    /// index and pods with the index of a more useful pod are always among them. Upstream: pkg/controller/job,
+    /// activePodsForRemoval.
     fn to_remove(&self, state: &JobState, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
@@ -203,7 +205,7 @@ impl View<'_> {
         let left = active - pod_changes.deleted + pod_changes.created;
         if matches!(plan, Plan::End(_)) {
             if pod_changes.deleted != active || !self.are_deletions_cached {
-                // Pods may remain, or may be missing in the cache.
+                // The Job does not end yet: pods may remain, or may be missing in the cache.
                 outcome.verdict = None;
             }
         } else {
@@ -228,7 +230,7 @@ impl View<'_> {
         outcome
     }
 
-    /// Sets the condition `Suspended` as the spec requests. The start time follows.
+    /// Sets the condition `Suspended` as the spec requests. Updates the start time to match.
     fn apply_suspension(&self, outcome: &mut Outcome) {
         let conditions = &mut outcome.status.conditions;
         let (status, reason, message) = if self.job.suspend {
@@ -254,13 +256,13 @@ impl View<'_> {
     }
 }
 
-/// The delay of counts while pods start or run, as long as that of a sync. Upstream: pkg/controller/job,
+/// The delay of counts while pods start or run, equal to that of a sync. Upstream: pkg/controller/job,
 /// SyncJobBatchPeriod.
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Pods that are starting,
-/// or that ended while others run, are delayed. The start of a Job, the readiness of its last pod, and a pod that is no
-/// longer ready are not.
+/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Changes by pods that
+/// start, or that end while others run, are delayed. The start of a Job, the readiness of its last pod, and the loss of
+/// a ready pod are written immediately.
 fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

@@ -12,16 +12,16 @@ use super::indexes::Indexes;
 use crate::pods::control::CreateError;
 
 // Upstream's texts, with its line breaks and tabs.
-const JUDGED_HELP: &str = "The number of failed Pods handled by failure policy with\n\t\t\trespect to the failure policy \
+const FAILURE_POLICY_HELP: &str = "The number of failed Pods handled by failure policy with\n\t\t\trespect to the failure policy \
                            action applied based on the matched\n\t\t\trule. Possible values of the action label \
                            correspond to the\n\t\t\tpossible values for the failure policy rule action, which \
                            are:\n\t\t\t\"FailJob\", \"Ignore\" and \"Count\".";
-const HELD_HELP: &str = "The number of terminated pods (phase=Failed|Succeeded)\nthat have the finalizer \
+const TRACKED_PODS_HELP: &str = "The number of terminated pods (phase=Failed|Succeeded)\nthat have the finalizer \
                          batch.kubernetes.io/job-tracking\nThe event label can be \"add\" or \"delete\".";
 const INDEXES_HELP: &str = "The number of finished indexes. Possible values for the\n\t\t\tstatus label are: \
                             \"succeeded\", \"failed\". Possible values for the\n\t\t\tbackoffLimit label are: \
                             \"perIndex\" and \"global\"";
-const MADE_HELP: &str = "The number of Pods created by the Job controller labelled with a reason for the Pod \
+const CREATIONS_HELP: &str = "The number of Pods created by the Job controller labelled with a reason for the Pod \
                          creation.\nThis metric also distinguishes between Pods created using different \
                          PodReplacementPolicy settings.\nPossible values of the \"reason\" label are:\n\"new\", \
                          \"recreate_terminating_or_failed\", \"recreate_failed\".\nPossible values of the \
@@ -52,7 +52,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns the need of a Job of which this many pods failed, and this many are terminating.
+    /// Returns the reason for a Job with these numbers of failed and of terminating pods.
     pub fn of(job: &Job, failed: i32, terminating: i32) -> Self {
         match (job.replace_only_failed, failed > 0) {
             (true, true) => Self::Failed,
@@ -79,7 +79,7 @@ pub struct JobMetrics {
     finished: Counts<3>,
     external: Counts<1>,
     pods_finished: Counts<2>,
-    judged: Counts<1>,
+    matched_rules: Counts<1>,
     held: Counts<1>,
     indexes: Counts<2>,
     made: Counts<2>,
@@ -101,10 +101,10 @@ impl JobMetrics {
                 .counts(&name("jobs_by_external_controller"), "The number of Jobs managed by an external controller"),
             pods_finished: metrics
                 .counts(&name("job_pods_finished"), "The number of finished Pods that are fully tracked"),
-            judged: metrics.counts(&name("pod_failures_handled_by_failure_policy"), JUDGED_HELP),
-            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), HELD_HELP),
+            matched_rules: metrics.counts(&name("pod_failures_handled_by_failure_policy"), FAILURE_POLICY_HELP),
+            held: metrics.counts(&name("terminated_pods_tracking_finalizer"), TRACKED_PODS_HELP),
             indexes: metrics.counts(&name("job_finished_indexes"), INDEXES_HELP),
-            made: metrics.counts(&name("job_pods_creation"), MADE_HELP),
+            made: metrics.counts(&name("job_pods_creation"), CREATIONS_HELP),
         }
     }
 
@@ -153,7 +153,7 @@ impl JobMetrics {
         if each {
             let failed = |status: &JobStatus| total(status.failed_indexes.as_deref().unwrap_or_default());
             let new = failed(after) - failed(before);
-            // Unlike the others, this series does not exist before its first index.
+            // Unlike the other metrics, this one has no series before the first index has finished.
             if new > 0 {
                 indexes(false, new);
             }
@@ -161,14 +161,14 @@ impl JobMetrics {
     }
 
     /// Records that a rule with this action matched a failed pod.
-    pub fn judged(&self, action: Action) {
-        self.judged.add([("action", format!("{action:?}"))]);
+    pub fn rule_matched(&self, action: Action) {
+        self.matched_rules.add([("action", format!("{action:?}"))]);
     }
 
     /// Records that a pod was created, or that its creation failed. A creation in a namespace that is being deleted
     /// does not count. Upstream: pkg/controller/job, manageJob.
     ///
-    /// Differs from upstream: a failed creation does not count as a successful one, too.
+    /// Differs from upstream: a failed creation is not also counted as a successful one.
     pub fn record_creation(&self, need: Need, created: &Result<(), CreateError>) {
         let reason = match need {
             Need::New => "new",
@@ -314,7 +314,7 @@ mod tests {
             tally.synced(&job, SyncAction::Tracking, true, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.counted(&job, &JobStatus::default(), &JobStatus::default());
-            tally.judged(Action::Count);
+            tally.rule_matched(Action::Count);
             tally.record_creation(Need::New, &Ok(()));
             tally.external.add([("controller_name", "other".to_owned())]);
             tally.held.add([("event", "add".to_owned())]);
@@ -362,7 +362,7 @@ mod tests {
             tally.synced(&job, SyncAction::Tracking, false, Duration::ZERO);
             tally.finished(&job, COMPLETE, "CompletionsReached");
             tally.finished(&job, "Failed", "DeadlineExceeded");
-            tally.judged(Action::FailJob);
+            tally.rule_matched(Action::FailJob);
             tally.record_creation(Need::New, &Ok(()));
         });
         let created = "completion_mode=\"NonIndexed\",result=\"success\",action=\"pods_created\"";

@@ -55,7 +55,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "job-controller",
     service_account: "job-controller",
     watches,
-    // Its role allows writes of Workloads and PodGroups only with the gate WorkloadWithJob.
+    // The controller's role allows writes of Workloads and PodGroups only with the gate WorkloadWithJob.
     writes: &[
         Write { verb: Verb::Create, group: "", resource: "pods" },
         Write { verb: Verb::Delete, group: "", resource: "pods" },

@@ -26,7 +26,7 @@ const REMEMBERED: usize = 1024;
 pub enum OrphanKey {
     /// One pod.
     Pod(ObjectKey),
-    /// The pods of a Job that was deleted or has finished. Equal by uid.
+    /// The pods of a Job that was deleted or has finished. Compared by uid.
     PodsOf(Arc<Job>),
 }
 
@@ -107,8 +107,9 @@ impl Orphans {
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// Reads a pod again. Returns `None` if it no longer has the finalizer, or if the cache does not contain this
-    /// process's last write yet, most often its release; then the pod is requeued once it does.
+    /// Reads a pod again. Returns `None` if the pod no longer has the finalizer, or if the cache does not contain this
+    /// process's last write of the pod yet, which mostly is the release. In the second case the pod is requeued once
+    /// the cache contains the write.
     fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
         let key = pod.meta.key();
         let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();
@@ -124,7 +125,7 @@ impl Orphans {
         }
         match patch(&self.writer, pod, untracking(pod)).await {
             Ok(_) => Ok(()),
-            // It no longer exists, or another pod has its name.
+            // The pod no longer exists, or another pod has its name.
             Err(error) if error.is_object_deleted() => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -17,7 +17,7 @@ pub struct PolicyVerdict {
 }
 
 /// Returns the result of the first rule that matches a failed pod. Upstream: pkg/controller/job, matchPodFailurePolicy.
-pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
+pub fn failure_verdict(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {
         let Some(why) = matched(&rule.on, pod) else { continue };
@@ -31,7 +31,7 @@ pub fn judge(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     PolicyVerdict { fail_job: None, counts: true, action: None }
 }
 
-/// Returns the beginning of the message if a rule matches; `None` if it does not.
+/// Returns the beginning of the condition's message if a rule matches; `None` if it does not.
 fn matched(on: &RuleCondition, pod: &Pod) -> Option<String> {
     let ending = pod.ending.as_deref()?;
     let (namespace, name) = (&pod.meta.namespace, &pod.meta.name);

@@ -44,7 +44,7 @@ const MAX_TIMER: Duration = Duration::from_secs(24 * 3600);
 pub struct Memory {
     uid: Uid,
     backoff: Backoff,
-    /// Pods that no longer exist or have no finalizer, although the cache may still contain them with it.
+    /// Pods that the cache may still contain with the finalizer, although they no longer have it or no longer exist.
     settled: HashSet<Uid>,
 }
 
@@ -73,7 +73,7 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The circumstances of a creation of pods.
+/// The conditions under which pods are created.
 struct Creation<'a> {
     need: Need,
     /// The PodGroup of the pods.
@@ -94,7 +94,7 @@ fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     }
 }
 
-/// Returns what a reconcile with this plan does, for the metrics.
+/// Returns the metrics' label for the action of a plan.
 fn action_of(view: &View<'_>, plan: &Plan) -> SyncAction {
     match plan {
         Plan::Create(_) | Plan::Wait(_) => SyncAction::Created,
@@ -185,7 +185,7 @@ impl Jobs {
         let attempt = Attempt::new(&job.meta, missing, owned);
         let is_postponed = self.is_postponed(key, &plan, &attempt);
         if is_postponed && self.scheduling.is_some() && scheduling::is_new(job, !pods.is_empty()) {
-            // Its first status would make it a Job that no longer gets a group.
+            // With its first status the Job would no longer count as new, and would never get a group.
             return Ok(Outcome::Done);
         }
         let group = if is_postponed { None } else { self.group(key, job, &pods, &plan, &attempt).await? };
@@ -225,7 +225,10 @@ impl Jobs {
         let creates = matches!(plan, Plan::Create(_)) || self.scheduling.is_some();
         let waiting = self.refusals.waiting(key, attempt).filter(|_| creates);
         if let Some(waiting) = &waiting {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             self.queue.add_after(key.clone(), waiting.left);
         }
         waiting.is_some()
@@ -283,7 +286,7 @@ impl Jobs {
         account: Account,
         backoff: Backoff,
     ) -> Result<(), Result<Outcome, ReconcileError>> {
-        let Account { mut status, flush, counts, write_delay, release, mut tracked, end, judged } = account;
+        let Account { mut status, flush, counts, write_delay, release, mut tracked, end, matched_actions } = account;
         let mut job = job.clone();
         match flush.into_iter().chain(counts).min().map(|write_delay| self.waits(key, write_delay)) {
             Some(false) => {
@@ -295,8 +298,8 @@ impl Jobs {
             Some(true) if flush.is_some() => return Ok(()),
             Some(true) | None => {}
         }
-        for action in judged {
-            self.tally.judged(action);
+        for action in matched_actions {
+            self.tally.rule_matched(action);
         }
         let failure = self.release(key, &job, &release, &mut tracked).await;
         let moved = track::settle(&mut status, &tracked);
@@ -377,7 +380,7 @@ impl Jobs {
                     self.control.pods.wrote(&pod.meta.key(), version);
                 }
                 Ok(None) => {}
-                // It no longer exists, or another pod has its name.
+                // The pod no longer exists, or another pod has its name.
                 Err(error) if error.is_object_deleted() => {
                     self.remember(key, &job.meta.uid, |memory| {
                         memory.settled.insert(uid.clone());
@@ -457,7 +460,8 @@ impl Jobs {
         }
         control.delete(key, job, pod).await?;
         if !uncounted {
-            // It exists until its finalizer is removed, and is counted by then: nothing waits for it.
+            // The pod exists until its finalizer is removed, and is counted before that: its deletion need not be
+            // awaited.
             control.consistency.not_deleting(key, &pod.meta.uid);
         }
         Ok(())
@@ -517,8 +521,8 @@ impl Jobs {
         }
     }
 
-    /// Compares the Job and its pods with those on the API server, and requeues the key for the time when the cache is
-    /// up to date: records that were read before may be outdated.
+    /// Compares the Job and its pods with those on the API server, and requeues the key once the cache is up to date:
+    /// the records of this reconcile may be outdated.
     async fn compare(&self, key: &ObjectKey, job: &Job) -> Result<Outcome, ReconcileError> {
         let control = &self.control;
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {

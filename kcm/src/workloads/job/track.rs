@@ -1,8 +1,8 @@
 //! Policy: counts a Job's finished pods. Each is counted exactly once, even if the process crashes at any time.
 //!
 //! A finished pod is first recorded in the status by its UID (or by its index), then loses its finalizer, then moves
-//! into a counter. In between, its record in the status shows that it was noticed, and its finalizer that it is not in
-//! a counter yet.
+//! into a counter. In between, the record in the status shows that the pod was observed, and the finalizer shows that
+//! the pod is not in a counter yet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub struct Account {
     pub counts: Option<Duration>,
     /// The maximum delay of the write of the counters after the finalizers were removed.
     pub write_delay: Duration,
-    /// Pods whose finalizer may be removed after that.
+    /// Pods whose finalizer may be removed after the status write.
     pub release: Vec<Arc<Pod>>,
     /// Pods that have the finalizer.
     pub tracked: HashSet<Uid>,
-    /// The condition with which the Job ends once all is counted.
+    /// The condition with which the Job ends once all pods are counted.
     pub end: Option<Condition>,
     /// Actions of the failure policy's rules that matched failed pods.
-    pub judged: Vec<Action>,
+    pub matched_actions: Vec<Action>,
 }
 
 impl View<'_> {
@@ -56,7 +56,7 @@ impl View<'_> {
         let recorded = self.job.status.uncounted.clone().unwrap_or_default();
         let [recorded_successes, recorded_failures] =
             [&recorded.succeeded, &recorded.failed].map(|uids| uids.iter().collect::<HashSet<&Uid>>());
-        // Recorded pods are safe: while other pods run, the counters can be written with the next finished pods.
+        // Recorded pods cannot be lost: while other pods run, the counters can be written with the next finished pods.
         let write_delay = if status.active > 0 { COUNTS_DELAY } else { Duration::ZERO };
         let settled = settle(&mut status, &tracked).then_some(write_delay);
         let counts = counts.into_iter().chain(settled).min();
@@ -64,7 +64,7 @@ impl View<'_> {
         let has_job_failed = verdict.as_ref().is_some_and(|verdict| &*verdict.kind != SUCCESS_CRITERIA_MET);
         let mut release = Vec::new();
         let mut completed = Vec::new();
-        let mut judged = Vec::new();
+        let mut matched_actions = Vec::new();
         let mut full = false;
         let mut urgent = flush;
         for pod in tracked_pods {
@@ -88,9 +88,9 @@ impl View<'_> {
                     }
                 }
             } else if (failed || has_job_failed) && !is_recorded_failure && self.is_in_range(pod) {
-                let judgement = policy::judge(self.job.failure_policy.as_ref(), pod);
-                judged.extend(judgement.action);
-                if judgement.counts {
+                let verdict_on_pod = policy::failure_verdict(self.job.failure_policy.as_ref(), pod);
+                matched_actions.extend(verdict_on_pod.action);
+                if verdict_on_pod.counts {
                     uncounted.failed.push(uid.clone());
                     flush = true;
                 }
@@ -105,9 +105,10 @@ impl View<'_> {
         }
         let (end, decided) = self.add_verdict(&mut status, verdict);
         urgent |= full || decided || end.is_some() || self.job.meta.is_deleting();
-        // Successes are known by their finalizers until they are recorded.
+        // A success that is not recorded yet cannot be lost, because its pod keeps the finalizer: the write may be
+        // delayed.
         let flush = (flush || decided).then_some(if urgent { Duration::ZERO } else { write_delay });
-        Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), judged }
+        Account { status, flush, counts, write_delay, release, tracked, end: end.filter(|_| !full), matched_actions }
     }
 
     /// Returns the index that a successful pod completes, unless it was completed before.

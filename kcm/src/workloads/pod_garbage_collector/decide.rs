@@ -58,7 +58,7 @@ impl Census {
 
 /// Returns the number of finished pods beyond the threshold; a threshold of zero or less keeps all.
 pub fn surplus(finished: usize, threshold: i32) -> usize {
-    usize::try_from(threshold).ok().filter(|most| *most > 0).map_or(0, |most| finished.saturating_sub(most))
+    usize::try_from(threshold).ok().filter(|max| *max > 0).map_or(0, |max| finished.saturating_sub(max))
 }
 
 /// Returns the `count` pods that are deleted first: evicted ones, then the oldest, then by name. Upstream:
@@ -80,11 +80,11 @@ pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>>
 pub enum Reason {
     /// There are too many finished pods.
     Terminated,
-    /// It is being deleted, and its node is out of service.
+    /// The pod is being deleted, and its node is out of service.
     OutOfService,
-    /// Its node was deleted.
+    /// The pod's node was deleted.
     Orphaned,
-    /// It is being deleted and was never bound to a node.
+    /// The pod is being deleted and was never bound to a node.
     Unscheduled,
 }
 
@@ -113,7 +113,7 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The condition that every pod with a node has, mostly as the last one.
+/// The condition that every pod with a node has, usually as the last one of the list.
 const LAST_CONDITION: &str = "PodScheduled";
 
 /// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted

@@ -113,8 +113,8 @@ impl PodGc {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Deletes the pods of a node that the API server does not have either. If it cannot be read, the next pass checks
-    /// the node again.
+    /// Deletes the pods of a node that does not exist on the API server either. If the node cannot be read, the next
+    /// pass checks it again.
     async fn check_missing_node(&self, node: &Str) {
         if self.node(node).is_some() {
             return;
@@ -162,7 +162,7 @@ impl PodGc {
         }
         match ended {
             Ok(()) => info!(pod = %key, reason = why, "force-deleted pod"),
-            // It no longer exists, or another pod has its name.
+            // The pod no longer exists, or another pod has its name.
             Err(error) if is_deleted(&error) => {}
             Err(error) => error!(pod = %key, reason = why, %error, "pod could not be force-deleted"),
         }

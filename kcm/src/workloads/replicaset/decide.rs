@@ -35,7 +35,7 @@ pub enum Manage {
     Nothing,
     /// Create this number of pods.
     Create(usize),
-    /// Delete these.
+    /// Delete these pods.
     Delete(Vec<Arc<Pod>>),
 }
 
@@ -67,7 +67,7 @@ pub fn status(
         i32::try_from(active.iter().filter(|pod| counts(pod)).count()).unwrap_or(i32::MAX)
     };
     let wanted = set.template.as_ref().map_or(&[][..], |template| &template.labels);
-    // Labels are sorted. A template and its pods may have tens of thousands.
+    // Labels are sorted. A template and its pods may have tens of thousands of labels.
     let has_all_labels = |pod: &Pod| wanted.iter().all(|label| pod.meta.labels.binary_search(label).is_ok());
     ReplicaSetStatus {
         replicas: count(&|_| true),
@@ -80,7 +80,8 @@ pub fn status(
     }
 }
 
-/// The failure condition is set with the first failure and removed with the first success; other conditions stay.
+/// Returns the conditions: the failure condition is set with the first failure and removed with the first success;
+/// other conditions stay.
 fn conditions(set: &ReplicaSet, active: usize, failure: Option<&str>, now: Timestamp) -> Vec<Condition> {
     let mut conditions = set.status.conditions.clone();
     let known = conditions.iter().any(|condition| &*condition.kind == REPLICA_FAILURE);
@@ -107,7 +108,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the set's.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
 ///
 /// Written immediately: lost and newly available pods, on which a Deployment acts; and the end of the last terminating
 /// pod, for which users and tools wait after a rollout. A change during a write is written together with the next

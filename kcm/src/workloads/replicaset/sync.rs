@@ -95,6 +95,7 @@ impl<K: PodSet> PodSets<K> {
             error!(reason = why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
+        // The write whose response was lost may have created or deleted a pod that the cache does not show.
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
@@ -112,8 +113,8 @@ impl<K: PodSet> PodSets<K> {
         self.debouncer.forget(key);
     }
 
-    /// Returns true if the caches contain all writes of this process for a key, and its last write of the set. If not,
-    /// the key is requeued once they do.
+    /// Returns true if the caches contain all writes of this process for a key: those of the set, and those of its
+    /// pods. If not, the key is requeued once the caches contain them.
     fn is_caught_up(&self, key: &ObjectKey) -> bool {
         let wake = || self.queue.waker(key);
         self.sets.is_settled(key, wake())
@@ -174,7 +175,7 @@ impl<K: PodSet> PodSets<K> {
         }))
     }
 
-    /// Compares the set's pods with the API server's, and requeues the key for the time when the cache is up to date.
+    /// Compares the set's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, work: &Work<'_, K>) -> Result<(), ReconcileError> {
         let children = self.children(work.owner);
         self.handover.compare(&self.sets, &children).await?;
@@ -220,7 +221,10 @@ impl<K: PodSet> PodSets<K> {
         }
         let attempt = Attempt::new(&set.meta, count, work.owned);
         if let Some(waiting) = self.refusals.waiting(key, &attempt) {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             return ManageResult { failure: Some(waiting.message), is_error: false, next: Some(waiting.left) };
         }
         debug!(need = set.replicas, count, "too few pods; creating");

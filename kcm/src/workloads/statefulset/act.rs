@@ -31,7 +31,7 @@ pub struct Work<'a> {
     pub history: History<'a>,
     pub revisions: Revisions,
     /// The template of the current revision, once it is read.
-    former: OnceCell<Map<String, Value>>,
+    current_template: OnceCell<Map<String, Value>>,
     done: Mutex<SyncProgress>,
 }
 
@@ -65,7 +65,16 @@ impl<'a> Work<'a> {
         history: History<'a>,
         revisions: Revisions,
     ) -> Self {
-        Self { controller, key, set, template, history, revisions, former: OnceCell::new(), done: Mutex::default() }
+        Self {
+            controller,
+            key,
+            set,
+            template,
+            history,
+            revisions,
+            current_template: OnceCell::new(),
+            done: Mutex::default(),
+        }
     }
 
     /// Returns the changes so far.
@@ -140,7 +149,8 @@ impl<'a> Work<'a> {
         if let Err(WriteError::Refused(_)) = &created
             && created.as_ref().is_err_and(WriteError::is_already_exists)
         {
-            // The pod is this StatefulSet's and not in the cache yet, or another owner's: no event in both cases.
+            // The pod belongs to this StatefulSet and is not in the cache yet, or it belongs to another owner. Neither
+            // is recorded as an event.
             return Err(ReconcileError::new(format!("pod {name} already exists")));
         }
         let owned = self.own_claims(ordinal, &missing_pod(&name)).await;
@@ -165,7 +175,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Notes that the API server refused a creation, for its backoff.
+    /// Records that the API server refused a creation, for its backoff.
     fn note_refusal(&self, error: &WriteError) {
         if error.is_denied() {
             self.note(|done| done.refusal = Some(error.to_string()));
@@ -180,8 +190,8 @@ impl<'a> Work<'a> {
             let body = pods::from_template(self.set, self.template, ordinal, update);
             (update, writer.create(&Pod::RESOURCE, namespace, &body, false).await?)
         } else {
-            let former = self.former.get_or_try_init(|| self.read_former()).await?;
-            let body = pods::from_former(self.set, former, ordinal, current);
+            let template = self.current_template.get_or_try_init(|| self.read_current_template()).await?;
+            let body = pods::from_previous(self.set, template, ordinal, current);
             (current, writer.create_json(&Pod::RESOURCE, namespace, &body).await?)
         };
         let version = response.meta()?.version;
@@ -189,7 +199,7 @@ impl<'a> Work<'a> {
         Ok(revision.clone())
     }
 
-    async fn read_former(&self) -> Result<Map<String, Value>, WriteError> {
+    async fn read_current_template(&self) -> Result<Map<String, Value>, WriteError> {
         let data = self.history.data(&self.revisions.current).await?;
         let unreadable =
             || kinds::DecodeError::field("data", "of the ControllerRevision is not a patch of a pod template");
@@ -294,7 +304,8 @@ impl<'a> Work<'a> {
                                 self.record_claim_event(&name, pod, Some(&error));
                             }
                             failures.push(format!("failed to create PVC {name}: {error}"));
-                            // Differs from upstream: the others would be refused, too.
+                            // Differs from upstream: no further claim is created, because the API server would refuse
+                            // it, too.
                             if error.is_denied() && !error.is_already_exists() {
                                 break;
                             }

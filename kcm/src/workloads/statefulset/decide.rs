@@ -1,7 +1,7 @@
 //! Policy: the pods of a StatefulSet to create, repair and delete next.
 //!
-//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and a stage with a
-//! failure is the last one. If pods are ordered, a plan ends with the first pod that has to become ready.
+//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and no stage
+//! follows one with a failure. If pods are ordered, a plan ends with the first pod that has to become ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,13 +37,13 @@ pub enum PodRevision {
 /// The defects of an existing pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Defects {
-    /// One of its claims is missing or being deleted, and the pod is not scheduled.
+    /// One of the pod's claims is missing or being deleted, and the pod is not scheduled.
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,
     /// A claim has another controller, so that the retention policy cannot be applied to it.
     pub conflict: bool,
-    /// It lacks the labels or volumes of its ordinal.
+    /// The pod lacks the labels or volumes of its ordinal.
     pub pod: bool,
 }
 
@@ -238,7 +238,8 @@ impl PlanInput<'_> {
         identity::revision(pod) != self.update
     }
 
-    /// Returns true for a pod of an old revision that is not being deleted. Finished pods are deleted elsewhere.
+    /// Returns true for a pod of an old revision that is not being deleted. Finished pods are deleted by
+    /// `plan_ordinal`.
     fn is_replaceable(&self, pod: &Pod) -> bool {
         self.is_old(pod) && !pod.meta.is_deleting() && !pod.is_terminal()
     }
@@ -344,7 +345,8 @@ impl PlanInput<'_> {
             // A finished pod never becomes ready.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
-            // All desired pods are available here, so that the first unhealthy pod is the lowest condemned one.
+            // All desired pods are available here, so the first unhealthy pod is the condemned one with the lowest
+            // ordinal.
             let first = condemned.iter().rev().find(|member| self.is_unavailable(&member.pod));
             let blocks = last.pod.meta.is_deleting()
                 || is_unhealthy(&last.pod) && first.is_none_or(|first| first.ordinal != last.ordinal);
@@ -416,7 +418,8 @@ impl PlanInput<'_> {
         let delete = |member: &Member| Step::Delete(member.pod.clone());
         let mut steps = Vec::new();
         if self.set.parallel {
-            // Replacing an unavailable pod does not reduce availability: these are deleted regardless of the budget.
+            // Deleting an unavailable pod does not reduce availability: these pods are deleted regardless of the
+            // budget.
             let (available, unavailable): (Vec<_>, Vec<_>) = self
                 .updated(ordinals)
                 .filter_map(|slot| slot.member)

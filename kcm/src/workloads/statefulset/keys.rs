@@ -70,7 +70,8 @@ pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
     }
 }
 
-/// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready.
+/// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready, so that a
+/// change of readiness is urgent.
 pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool) -> Vec<(ObjectKey, Urgency)> {
     let mut keys = owners_of_pod::<StatefulSet>(change);
     let is_step = matches!((change.old, change.new), (Some(old), Some(new))
@@ -93,7 +94,7 @@ pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     sets.map(|set| ObjectKey::new(claim.namespace.clone(), set)).collect()
 }
 
-/// Returns true if a StatefulSet selects a pod that has the name of one of its own.
+/// Returns true if a pod has the labels and the name of a StatefulSet's pods.
 fn selects(set: &StatefulSet, pod: &Meta) -> bool {
     children::selects(&set.selector, pod) && is_member(set, pod)
 }

@@ -1,5 +1,4 @@
-//! The bound of unavailable pods and their number, under upstream's names. Upstream:
-//! pkg/controller/statefulset/metrics.
+//! Metrics of the maximum and the current number of unavailable pods. Upstream: pkg/controller/statefulset/metrics.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,12 +14,12 @@ use runtime::store::Store;
 
 use super::decide::max_unavailable;
 
-/// Unavailable pods of StatefulSets, as the last rolling update of each counted them.
+/// Numbers of unavailable pods, by StatefulSet, as counted during its last rolling update.
 #[derive(Debug, Default)]
 pub struct Unavailable(Mutex<HashMap<ObjectKey, usize>>);
 
 impl Unavailable {
-    /// Records a count. A StatefulSet whose pods are not counted keeps the last one, as with upstream.
+    /// Records a count. A StatefulSet whose pods are not counted keeps the last count, as in upstream.
     pub fn record(&self, key: &ObjectKey, count: usize) {
         self.lock().insert(key.clone(), count);
     }
@@ -45,7 +44,7 @@ pub struct Availability {
     pub sets: Arc<Store<StatefulSet>>,
     /// True if `maxUnavailable` is used (gate MaxUnavailableStatefulSet).
     pub bounded: bool,
-    /// Their unavailable pods.
+    /// Their numbers of unavailable pods.
     pub unavailable: Arc<Unavailable>,
 }
 
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_pods_and_their_bound_are_counted_with_the_gate() {
+    fn unavailable_pods_and_their_maximum_are_reported_only_with_the_gate() {
         for bounded in [true, false] {
             let sets = [set("ordered", "OrderedReady"), set("parallel", "Parallel")];
             let unavailable = Arc::<Unavailable>::default();

@@ -16,7 +16,7 @@ fn labels(set: &StatefulSet, ordinal: i32, revision: &str) -> Vec<(&'static str,
     labels
 }
 
-/// Returns the prefix in `generateName`, which pods have although their names are not generated.
+/// Returns the value of `generateName`: pods have this field, although their names are not generated.
 fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }
@@ -37,7 +37,7 @@ pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revis
 }
 
 /// Returns a pod as JSON from the template in a previous revision.
-pub fn from_former(set: &StatefulSet, template: &Map<String, Value>, ordinal: i32, revision: &str) -> Value {
+pub fn from_previous(set: &StatefulSet, template: &Map<String, Value>, ordinal: i32, revision: &str) -> Value {
     let name = identity::pod_name(set, ordinal);
     let own = |field: &str| template.get("metadata").map_or(Value::Null, |meta| meta[field].clone());
     let mut all_labels = own("labels").as_object().cloned().unwrap_or_default();

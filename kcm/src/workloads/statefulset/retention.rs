@@ -6,7 +6,7 @@ use kinds::statefulset::Retention;
 /// The possible owners of a claim: the StatefulSet, and the pod of the claim's ordinal.
 #[derive(Debug, Clone, Copy)]
 pub struct PossibleOwners<'a> {
-    /// When claims are deleted.
+    /// The policy that determines when claims are deleted.
     pub policy: Retention,
     /// The reference to the StatefulSet.
     pub set: &'a OwnerRef,
@@ -21,7 +21,7 @@ pub struct PossibleOwners<'a> {
 pub struct Verdict {
     /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Another controller manages it, so the policy cannot be applied.
+    /// Another controller manages the claim, so the policy cannot be applied.
     pub foreign: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn decide(claim: &Meta, parties: &PossibleOwners<'_>) -> Verdict {
             owner => owner.controller == Some(true),
         });
     if of_former(set) || of_former(pod) {
-        // It belonged to a previous object with this name: the garbage collector deletes it.
+        // The claim belongs to a previous object with this name: the garbage collector deletes it.
         return Verdict { owners: None, foreign };
     }
     let mut owners: Vec<OwnerRef> =
@@ -119,7 +119,7 @@ mod tests {
         let bystander = owner("Note", "note", "note", false);
         let [retain, deleted, scaled, both] = [(false, false), (true, false), (false, true), (true, true)]
             .map(|(when_deleted, when_scaled)| Retention { when_deleted, when_scaled });
-        // (policy, wanted, owners, owners to be, foreign)
+        // (policy, ordinal is desired, owners, desired owners, has another controller)
         type Row<'a> = (Retention, bool, Vec<&'a OwnerRef>, Option<Vec<&'a OwnerRef>>, bool);
         let table: Vec<Row<'_>> = vec![
             (retain, true, vec![], None, false),

@@ -13,7 +13,7 @@ use crate::workloads::controller_revisions::{self, Draft, HASH_LABEL, History, a
 
 /// The result of the search for a StatefulSet's revisions.
 pub enum RevisionSearch {
-    /// They exist.
+    /// The revisions exist.
     Revisions(Revisions),
     /// The cached StatefulSet is older than the API server's.
     Outdated,

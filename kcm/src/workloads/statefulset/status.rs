@@ -48,8 +48,8 @@ pub struct Revisions {
     pub collisions: i32,
 }
 
-/// Returns the status. Pods that were just created or deleted count as such immediately: the API server has confirmed
-/// it. Upstream: pkg/controller/statefulset, updateStatus and completeUpdate.
+/// Returns the status. Pods that were just created or deleted count as such immediately, because the API server has
+/// confirmed the request. Upstream: pkg/controller/statefulset, updateStatus and completeUpdate.
 pub fn status(
     set: &StatefulSet,
     members: &[Member],
@@ -123,8 +123,8 @@ fn progress(status: &mut StatefulSetStatus, value: &str, message: &str, now: Tim
     set_condition(&mut status.conditions, PROGRESSING, value, reason, message, Time(now.as_second()));
 }
 
-/// Returns the pod that blocks an update until a user acts: an ordered update waits for each pod before it replaces
-/// any, also for an unready one of a broken revision that is no longer desired (kubernetes#67250).
+/// Returns the pod that blocks an update until a user acts. An ordered update waits until every pod is ready before it
+/// replaces any. A pod of a broken old revision may never become ready (kubernetes#67250).
 fn blocking<'a>(set: &StatefulSet, update: &str, waits_for: Option<&'a Member>) -> Option<&'a Member> {
     let rolls = set.strategy == Strategy::RollingUpdate && !set.parallel;
     let partition = set.rolling.as_ref().map_or(0, |rolling| rolling.partition);
@@ -175,9 +175,9 @@ fn report_block(
     }
 }
 
-/// Returns the maximum delay of a status write, from when the status first differed from the set's. Counts that change
-/// during an update or a scaling are delayed. Their end, an unexpected loss of a pod, and everything that is not a
-/// count are written immediately.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's. Counts
+/// that change during an update or a scaling are delayed. The end of the update or scaling, an unexpected loss of a
+/// pod, and all other fields are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {
@@ -210,7 +210,8 @@ fn still_updates(set: &StatefulSet, status: &StatefulSetStatus) -> bool {
     }
 }
 
-/// Returns true if the only change is that pods are being deleted: their end follows soon, and one write covers both.
+/// Returns true if the only change is that pods are being deleted: they will no longer exist soon, and one write covers
+/// both changes.
 fn only_counts_deletions(before: &StatefulSetStatus, after: &StatefulSetStatus) -> bool {
     let same = StatefulSetStatus {
         current_replicas: before.current_replicas,

@@ -80,7 +80,7 @@ impl StatefulSets {
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
             return Err(self.unknown_strategy(&set));
         }
-        // Nothing can be created for it, not even a revision.
+        // Nothing can be created for this StatefulSet, not even a revision.
         let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
         if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
             debug!("skipping a StatefulSet: its namespace is being deleted");
@@ -109,7 +109,7 @@ impl StatefulSets {
         finish(&self.queue, key, next, failure.or(trimmed.err()))
     }
 
-    /// Returns the revisions of the StatefulSet. None is created for one that `is_ending`.
+    /// Returns the revisions of the StatefulSet. If the StatefulSet `is_ending`, none is created.
     async fn revisions(
         &self,
         set: &StatefulSet,
@@ -161,10 +161,14 @@ impl StatefulSets {
         let attempt = Attempt::new(&set.meta, plan.creations(), members.len());
         let waiting = self.refusals.waiting(key, &attempt).filter(|_| plan.creations() > 0);
         if let Some(waiting) = &waiting {
-            debug!(reason = waiting.message, left = ?waiting.left, "not creating pods yet: refused before");
+            debug!(
+                reason = waiting.message, left = ?waiting.left,
+                "not creating pods yet: the last attempt was refused"
+            );
             plan.postpone_creations();
         }
-        // While a pod is waited for, others may be missing that were refused: their backoff continues.
+        // While the plan waits for a pod, other pods whose creation was refused may be missing: their backoff
+        // continues.
         let is_settled = waiting.is_none() && (plan.creations() > 0 || plan.waits_for.is_none());
         let failure = work.carry_out(plan).await.err();
         match (&failure, work.done().refusal) {
@@ -201,8 +205,7 @@ impl StatefulSets {
             && self.consistency.caught_up(key, &self.revisions, wake())
     }
 
-    /// Compares the StatefulSet's pods with the API server's, and requeues the key for the time when the cache is up to
-    /// date.
+    /// Compares the StatefulSet's pods with the API server's, and requeues the key once the cache is up to date.
     async fn compare(&self, key: &ObjectKey, set: &StatefulSet) -> Result<(), ReconcileError> {
         let children = self.children(set);
         self.handover.compare(&self.sets, &children).await?;
@@ -220,7 +223,7 @@ impl StatefulSets {
         }
     }
 
-    /// Claims the pods of a StatefulSet among these. Returns its pods.
+    /// Adopts and releases pods. Returns the pods of the StatefulSet.
     async fn members(
         &self,
         key: &ObjectKey,
@@ -287,9 +290,9 @@ impl StatefulSets {
 
 /// The state of the status at the end of a reconcile.
 enum StatusReport {
-    /// It was computed from an outdated StatefulSet.
+    /// The status was computed from an outdated StatefulSet.
     Outdated,
-    /// It is up to date, or its write is delayed; the time of the next reconcile.
+    /// The status is up to date, or its write is delayed. Contains the delay until the next reconcile.
     Next(Option<Duration>),
 }
 

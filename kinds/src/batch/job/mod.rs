@@ -94,7 +94,7 @@ impl Job {
         self.completion_mode == CompletionMode::Indexed
     }
 
-    /// Returns true if it has ended. Upstream: pkg/controller/job/util, IsJobFinished.
+    /// Returns true if the Job has ended. Upstream: pkg/controller/job/util, IsJobFinished.
     pub fn is_finished(&self) -> bool {
         self.status.finished().is_some()
     }

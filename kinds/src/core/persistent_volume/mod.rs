@@ -19,8 +19,8 @@ use crate::wire::{WireError, fields};
 pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
 pub use source::Source;
 
-/// Annotation of a volume or claim: its reference to the other one was set by the binder or the scheduler, not by the
-/// user, so that the binder may remove it.
+/// Annotation of a volume or claim: its reference to the claim or volume was set by the binder or the scheduler, not by
+/// the user, so that the binder may remove the reference.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation with the provisioner that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -47,12 +47,12 @@ const ANNOTATIONS: [&str; 6] = [
 /// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReclaimPolicy {
-    /// It is kept, with its data; the API server's default.
+    /// The volume is kept, with its data; the API server's default.
     #[default]
     Retain,
-    /// It is deleted with its storage.
+    /// The volume is deleted with its storage.
     Delete,
-    /// Its content is deleted, and it becomes available again.
+    /// The volume's content is deleted, and it becomes available again.
     Recycle,
     /// An unknown policy.
     Unknown,
@@ -75,13 +75,13 @@ pub enum Phase {
     /// New, or the phase is empty or unknown.
     #[default]
     Pending,
-    /// It can be bound.
+    /// The volume can be bound.
     Available,
-    /// It is bound to a claim.
+    /// The volume is bound to a claim.
     Bound,
-    /// Its claim was deleted.
+    /// The volume's claim was deleted.
     Released,
-    /// It could not be reclaimed.
+    /// The volume could not be reclaimed.
     Failed,
 }
 
@@ -218,7 +218,7 @@ impl PersistentVolume {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Returns true if it is bound to this claim, or reserved for it.
+    /// Returns true if the volume is bound to this claim, or reserved for it.
     pub fn refers_to(&self, claim: &Meta) -> bool {
         self.claim.as_ref().is_some_and(|reference| reference.refers_to(claim))
     }

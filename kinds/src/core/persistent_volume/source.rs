@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    /// Returns its field number in `PersistentVolumeSource`; 0 for none.
+    /// Returns the field number of the source in `PersistentVolumeSource`; 0 without a source.
     pub fn field(&self) -> u32 {
         match self {
             Self::None => 0,

@@ -5,7 +5,7 @@ use crate::wire::schema::{
     claim_template as template, ephemeral_volume_source as ephemeral, object_meta, persistent_volume_claim as object,
     pod, pod_spec, volume, volume_source,
 };
-use crate::wire::{Put, WireError, copy_fields, fields, find};
+use crate::wire::{Put, WireError, copy_fields, fields, find, find_str};
 
 /// Returns the claim to create for the generic ephemeral volume with this name: the labels, annotations and spec of its
 /// template, owned by the pod. `pod` is a whole Pod message. `None` if the pod has no such volume.
@@ -44,6 +44,21 @@ pub fn for_ephemeral_volume(
         return Ok(Some(claim));
     }
     Ok(None)
+}
+
+/// Returns the names of a pod's volumes in the order of its spec. `pod` is a whole Pod message.
+///
+/// # Errors
+/// When `pod` is not well-formed.
+pub fn volume_names(pod: &[u8]) -> Result<Vec<&str>, WireError> {
+    let mut names = Vec::new();
+    for field in fields(find(pod, pod::SPEC)) {
+        let field = field?;
+        if field.number == pod_spec::VOLUMES {
+            names.push(find_str(field.value.bytes(), volume::NAME));
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -104,5 +119,6 @@ mod tests {
             (1, 0, &[owner.clone()][..])
         );
         assert_eq!((make("tmp"), make("absent")), (None, None));
+        assert_eq!(volume_names(&object).expect("well-formed"), ["tmp", "scratch"]);
     }
 }

@@ -25,7 +25,7 @@ use crate::wire::whole::WholeObject;
 use crate::wire::{Put, WireError, copy_fields, fields, find};
 
 pub use edit::{StatusEdit, with_class, with_condition, with_status, with_volume_name};
-pub use ephemeral::for_ephemeral_volume;
+pub use ephemeral::{for_ephemeral_volume, volume_names};
 
 /// Annotation of a claim whose binding was completed at least once. Its value does not matter.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -175,7 +175,7 @@ impl PersistentVolumeClaim {
         AccessModes::of(&*self.access_modes)
     }
 
-    /// Returns the VolumeAttributesClasses that it has, requests or is being changed to, without duplicates.
+    /// Returns the VolumeAttributesClasses that the claim has, requests or is being changed to, without duplicates.
     pub fn attributes_classes(&self) -> impl Iterator<Item = &Str> {
         let all = [&self.attributes_class, &self.current_attributes_class, &self.target_attributes_class];
         all.into_iter()
@@ -205,7 +205,7 @@ impl PersistentVolumeClaim {
         Ok(owned)
     }
 
-    /// Reads the fields of its own; the others are in [`CommonProperties`].
+    /// Reads the fields that are not in [`CommonProperties`].
     fn read_parts(&mut self, interner: &Interner, spec: &[u8], status: &[u8]) -> Result<(), WireError> {
         for field in fields(spec) {
             let field = field?;

@@ -76,8 +76,8 @@ impl GatedPod {
         self.gates.iter().filter(move |gate| gate.condition.starts_with(prefix))
     }
 
-    /// Returns true if its containers are ready, at least one gate is not true, and all gates that are not true have
-    /// this prefix.
+    /// Returns true if the pod's containers are ready, at least one gate is not true, and all gates that are not true
+    /// have this prefix.
     pub fn waits_only_for(&self, prefix: &str) -> bool {
         let open = |gate: &&Gate| gate.status != Status::True;
         let mut open = self.gates.iter().filter(open).peekable();

@@ -138,12 +138,12 @@ impl Pod {
 }
 
 impl Pod {
-    /// Returns true if it has neither finished nor is being deleted. Upstream: pkg/controller, IsPodActive.
+    /// Returns true if the pod has not finished and is not being deleted. Upstream: pkg/controller, IsPodActive.
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.meta.is_deleting()
     }
 
-    /// Returns true if it is being deleted and has not finished. Upstream: pkg/controller, IsPodTerminating.
+    /// Returns true if the pod is being deleted and has not finished. Upstream: pkg/controller, IsPodTerminating.
     pub fn is_terminating(&self) -> bool {
         !self.is_terminal() && self.meta.is_deleting()
     }
@@ -176,7 +176,7 @@ impl Pod {
         self.is_terminal() || self.meta.is_deleting() && !runs
     }
 
-    /// Returns true if it has succeeded or failed.
+    /// Returns true if the pod has succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
@@ -355,8 +355,9 @@ fn restarts(message: &[u8]) -> Result<(&str, i32), WireError> {
     Ok((name, count))
 }
 
-/// Parses a deletion cost. As upstream, a value counts as zero if it is not a 32-bit number, or if it has a plus sign
-/// or leading zeros; zeros may follow a minus sign. Upstream: pkg/apis/core/helper, GetDeletionCostFromPodAnnotations.
+/// Parses a deletion cost. As in upstream, a value counts as zero if it is not a 32-bit number, or if it has a plus
+/// sign or leading zeros; zeros may follow a minus sign. Upstream: pkg/apis/core/helper,
+/// GetDeletionCostFromPodAnnotations.
 fn parse_deletion_cost(text: &str) -> i32 {
     let canonical = text.parse::<i32>().ok().filter(|cost| cost.to_string() == text || text.starts_with('-'));
     canonical.unwrap_or(0)

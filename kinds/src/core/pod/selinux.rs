@@ -35,8 +35,8 @@ impl SeLinux {
     }
 }
 
-/// Reads the labels of the volumes with these names, and of those with several labels. The cost is linear in the size of
-/// the pod, in which neither volumes nor mounts are limited.
+/// Reads the labels of the volumes with these names, and of those with several labels. The cost is linear in the size
+/// of the pod, in which neither volumes nor mounts are limited.
 pub(super) fn read(interner: &Interner, spec: &[u8], names: &HashSet<&str>) -> Result<Option<Box<SeLinux>>, WireError> {
     let context = find(spec, pod_spec::SECURITY_CONTEXT);
     let pod_label = label(context, pod_security_context::SE_LINUX_OPTIONS)?;

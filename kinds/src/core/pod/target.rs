@@ -5,8 +5,8 @@ use crate::decode::Decode;
 use crate::scheduling::placement;
 
 impl Pod {
-    /// Returns the node that it is bound to, or else the one that its affinity selects. The latter is known only with
-    /// section [`Pod::TARGET`]. Upstream: pkg/controller/daemon/util, GetTargetNodeName.
+    /// Returns the node that the pod is bound to, or else the node that its affinity selects. The latter is known only
+    /// with section [`Pod::TARGET`]. Upstream: pkg/controller/daemon/util, GetTargetNodeName.
     pub fn target_node(&self) -> Option<&str> {
         if self.node.is_empty() { self.target.as_deref().map(|node| &**node) } else { Some(&self.node) }
     }

@@ -56,7 +56,7 @@ impl PackedUsage {
         let usage = Usage::read(meta, spec, status, context.sections)?;
         let mut out = Vec::new();
         for (number, amounts) in [(packed::REQUEST, &usage.requests), (packed::LIMIT, &usage.limits)] {
-            amounts.iter().for_each(|(name, amount)| out.put_entry(number, name, &amount.to_string()));
+            amounts.iter().for_each(|(name, amount)| out.put_entry(number, name, &amount.exact_text()));
         }
         out.put_str(packed::PRIORITY_CLASS, usage.priority_class);
         out.put_bool(packed::TERMINATING, usage.terminating);
@@ -67,7 +67,7 @@ impl PackedUsage {
         Ok(Self(context.interner.blob(&out)))
     }
 
-    /// Returns true if both share the same memory.
+    /// Returns true if both values share the same memory.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -94,7 +94,7 @@ impl PackedUsage {
 
 fn unpack_amount<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) {
     let (name, text) = crate::wire::map_entry(entry).unwrap_or_default();
-    amounts.extend(Amount::parse(text).map(|amount| (name, amount)));
+    amounts.extend(Amount::from_exact_text(text).map(|amount| (name, amount)));
 }
 
 /// Requests and limits, of a container or of a pod.

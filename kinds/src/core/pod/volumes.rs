@@ -26,12 +26,13 @@ pub struct Volumes {
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
-    /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section [`Pod::SELINUX`].
+    /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section
+    /// [`Pod::SELINUX`].
     pub selinux: Option<Box<SeLinux>>,
 }
 
 impl Volumes {
-    /// Returns the volumes with the claim of this name behind them.
+    /// Returns the volumes of the claim with this name.
     pub fn of_claim(&self, claim: &str) -> &[ClaimVolume] {
         let start = self.claims.partition_point(|volume| *volume.claim < *claim);
         let count = self.claims[start..].partition_point(|volume| *volume.claim == *claim);

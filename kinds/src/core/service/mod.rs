@@ -96,24 +96,24 @@ impl Service {
         label(&self.annotations, key)
     }
 
-    /// Returns true if it is headless.
+    /// Returns true if the Service is headless.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.first().is_some_and(|ip| &**ip == "None")
     }
 
-    /// Returns true if it has no address, permanently or for now. Upstream: pkg/apis/core/v1/helper, IsServiceIPSet,
-    /// negated.
+    /// Returns true if the Service has no address, permanently or for now. Upstream: pkg/apis/core/v1/helper,
+    /// IsServiceIPSet, negated.
     pub fn is_without_ip(&self) -> bool {
         self.cluster_ips.first().is_none_or(|ip| ip.is_empty()) || self.is_headless()
     }
 
-    /// Returns the family of its first address, if it has one.
+    /// Returns the family of the Service's first address, if it has one.
     pub fn cluster_ip_family(&self) -> Option<Family> {
         let first = self.cluster_ips.first().filter(|_| !self.is_without_ip())?;
         Some(Ip::parse(first).family().unwrap_or(Family::V4))
     }
 
-    /// Returns its address families, the primary one first.
+    /// Returns the Service's address families, the primary one first.
     pub fn families(&self) -> impl Iterator<Item = Family> {
         self.ip_families.iter().filter_map(|name| Family::parse(name))
     }

@@ -15,7 +15,7 @@ pub(crate) enum Wanted {
     Name(String),
 }
 
-/// Returns the key of a Node's provider ID; without one, that of its name. Upstream: cloud-provider-aws,
+/// Returns the key from a Node's provider ID, or from its name if it has no provider ID. Upstream: cloud-provider-aws,
 /// MapToAWSInstanceID and InstanceID.
 ///
 /// # Errors

@@ -20,11 +20,11 @@ use id::Wanted;
 use topology::Topology;
 use zones::Zones;
 
-/// Ids that one call may name.
+/// Maximum number of ids in one call.
 const IDS: usize = 500;
-/// Values that one filter may have.
+/// Maximum number of values of one filter.
 const FILTER_VALUES: usize = 200;
-/// Instances on a page.
+/// Number of instances on a page.
 const PAGE: i32 = 1000;
 
 /// Instances of EC2 and of Fargate.
@@ -109,7 +109,7 @@ impl Ec2Instances {
     }
 }
 
-/// Returns the id of an instance, which ends its provider ID.
+/// Returns the id of an instance: the last part of its provider ID.
 fn id_of(instance: &Instance) -> String {
     instance.provider_id.rsplit('/').next().unwrap_or_default().to_owned()
 }
@@ -135,7 +135,7 @@ fn well_formed(id: &str) -> bool {
     id.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Returns the states of all instances found, and `Unknown` for each one of a failed batch.
+/// Returns the states of all instances that were found, and `Unknown` for each instance of a failed batch.
 async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     let addresses: Vec<IpAddr> = wanted
         .iter()
@@ -154,7 +154,7 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     instances.chain(interfaces.into_iter().flatten()).collect()
 }
 
-/// Returns the EC2 instances among `wanted`, and an error for each one of a failed call; all others do not exist.
+/// Returns the EC2 instances among `wanted`, and an error for each instance of a failed call; all others do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
     let mut ids = Vec::new();
     let mut names = Vec::new();
@@ -195,7 +195,7 @@ async fn by_id(session: &Session, ids: &[String]) -> Found {
     }
 }
 
-/// Finds instances by their private DNS names, which are unique in a network only.
+/// Finds instances by their private DNS names, which are unique only within a network.
 async fn by_name(session: &Session, names: &[String]) -> Found {
     match filtered(&session.api, name_filters(names, &session.cluster, &session.vpc)).await {
         Ok(found) => of_names(found, &session.cluster),
@@ -213,8 +213,8 @@ fn name_filters(names: &[String], cluster: &ClusterTags, vpc: &str) -> Vec<Filte
     vec![names, filter("instance-state-name", existing.to_vec()), own]
 }
 
-/// Returns the instance of each name, or an error for a name of several instances: a provider ID is never changed
-/// later.
+/// Returns the instance of each name, or an error for a name of several instances: a wrong provider ID would never be
+/// corrected.
 fn of_names(found: Vec<types::Instance>, cluster: &ClusterTags) -> Found {
     let mut by_name: BTreeMap<String, Vec<types::Instance>> = BTreeMap::new();
     // The filter compares keys only, so it also returns instances with the legacy tag of another cluster.
@@ -277,7 +277,8 @@ async fn by_address(session: &Session, addresses: &[IpAddr]) -> States {
     found
 }
 
-/// The filters for interfaces of Fargate nodes. One that is no longer attached belongs to a node that has ended.
+/// The filters for interfaces of Fargate nodes. An interface that is no longer attached belongs to a node that has
+/// ended.
 fn interface_filters(name: &str, addresses: Vec<String>, vpc: &str) -> Vec<Filter> {
     let attached = filter("attachment.status", vec!["attached".to_owned()]);
     vec![filter(name, addresses), filter("vpc-id", vec![vpc.to_owned()]), attached]
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_several_instances_is_an_error_and_no_choice() {
+    fn name_of_several_instances_is_an_error() {
         let instance = |id: &str, name: &str, (key, value): (&str, &str)| {
             let tag = types::Tag::builder().key(key).value(value).build();
             types::Instance::builder().instance_id(id).private_dns_name(name).tags(tag).build()

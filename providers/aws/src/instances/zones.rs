@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_zone_is_read_once_in_a_pause() {
+    fn unknown_zone_is_read_at_most_once_per_pause() {
         let now = Instant::now();
         let known = Arc::new(HashMap::from([("eu-west-1a".to_owned(), "euw1-az1".to_owned())]));
         let state = State { known, not_before: Some(now) };

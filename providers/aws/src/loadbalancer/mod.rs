@@ -1,8 +1,8 @@
 //! Network Load Balancers, in the steps of a reconcile.
 //!
 //! `spec` reads the Service's fields and annotations; `observed` reads from AWS; `model` builds the desired stack and
-//! the steps that lead to it, without IO; `apply` makes the calls. Each imports only modules to its left in this list,
-//! and the shared ones: `types`, `names`, `ownership` and `plan`.
+//! the steps that lead to it, without IO; `apply` makes the calls. Each module imports only modules that precede it in
+//! this list, and the shared modules: `types`, `names`, `ownership` and `plan`.
 
 mod apply;
 mod model;

@@ -57,8 +57,8 @@ fn hash(parts: &[&str]) -> String {
     context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn plain(text: &str, most: usize) -> String {
-    text.chars().filter(char::is_ascii_alphanumeric).take(most).collect()
+fn plain(text: &str, max: usize) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).take(max).collect()
 }
 
 fn hashed(id: &LoadBalancerId, name: &str, parts: &[&str]) -> String {
@@ -73,16 +73,17 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// Returns true if a load balancer's name was made from the Service's uid, so that no other has it.
+/// Returns true if a load balancer's name was made from the Service's uid, so that no other load balancer has it.
 pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     let schemes = [Scheme::Internal, Scheme::InternetFacing];
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
 }
 
-/// Returns the name by which rules in nodes' groups identify a Service's load balancer: its own if that was generated.
+/// Returns the name by which rules in nodes' groups identify a Service's load balancer: the load balancer's own name if
+/// that was generated.
 ///
 /// A copy of the cluster has Services with the same uids. Its load balancer can exist next to one whose name the user
-/// chose. The rules of each have a name with the cluster's id; without an id they cannot differ.
+/// chose. The rules of each load balancer have a name with the cluster's id; without an id the names cannot differ.
 pub(crate) fn rule_name(cluster: &ClusterTags, id: &LoadBalancerId, balancer: &str) -> String {
     match cluster.id.is_empty() {
         _ if is_generated(id, balancer) => balancer.to_owned(),
@@ -95,8 +96,8 @@ fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &["rules", &cluster.id, &id.uid])
 }
 
-/// Returns the names that rules of a Service's load balancer may have. Earlier versions used the first one for every
-/// name that a user chose.
+/// Returns the names that rules of a Service's load balancer may have. Rules of a load balancer whose name a user chose
+/// may have the first of these names: earlier versions used it.
 pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
     [
         balancer(Flavour::CloudProvider, id, Scheme::Internal),
@@ -107,8 +108,9 @@ pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String;
 }
 
 /// Returns a target group's name. Two names differ if ELB could not change one group into the other; if the load
-/// balancers differ, because a group serves only one; and, for instances, if the node ports differ, so that a listener
-/// moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the same cases.
+/// balancers differ, because a group serves only one load balancer; and, for instances, if the node ports differ, so
+/// that a listener moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the
+/// same cases.
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,
@@ -120,8 +122,8 @@ pub(crate) fn target_group(
     group(id, &id.name, &[balancer, &ports(port, node_port)], target_type, protocol, ipv6)
 }
 
-/// Returns the name of a target group for a port of another Service; it differs where the names of the Service's own
-/// groups would.
+/// Returns the name of a target group for a port of another Service; names differ in the same cases as the names of the
+/// Service's own groups.
 pub(crate) fn backend(
     id: &LoadBalancerId,
     balancer: &str,
@@ -151,7 +153,7 @@ fn group(
     hashed(id, name, &[&id.cluster, &id.uid, balancer, behind, target_type.as_str(), protocol.as_str(), family])
 }
 
-/// Returns true if this is a name that is generated for a resource of this Service, or of an earlier one with the same
+/// Returns true if this name may have been generated for a resource of this Service, or of an earlier one with the same
 /// name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
     let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
@@ -159,15 +161,15 @@ pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
 }
 
 /// Returns the identifier, within a Service's stack, of the target group of its own or another Service's port.
-pub(crate) fn part(namespace: &str, service: &str, port: u16) -> String {
+pub(crate) fn resource_id(namespace: &str, service: &str, port: u16) -> String {
     format!("{namespace}/{service}:{port}")
 }
 
 /// Returns the identifier of a target group within a Service's stack, if it was made for another Service.
-pub(crate) fn part_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
-    let part = tags.get(RESOURCE)?;
-    let (service, _) = part.rsplit_once(':')?;
-    (service != id.to_string()).then_some(part)
+pub(crate) fn resource_id_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) -> Option<&'a str> {
+    let resource = tags.get(RESOURCE)?;
+    let (service, _) = resource.rsplit_once(':')?;
+    (service != id.to_string()).then_some(resource)
 }
 
 /// Returns the name of a Service's own security group, the same in both upstreams.
@@ -200,8 +202,8 @@ pub(crate) fn is_group_rule(id: &LoadBalancerId, description: &str) -> bool {
 
 /// Returns the name of the security group that all load balancers of a cluster share.
 ///
-/// It differs from the Load Balancer Controller's (`k8s-traffic-`): each would delete the group of the other once none
-/// of its own load balancers needs one.
+/// It differs from the name of the Load Balancer Controller's group (`k8s-traffic-`): each program would delete the
+/// other's group once none of its own load balancers needs the group.
 pub(crate) fn backend_group(cluster: &str) -> String {
     format!("k8s-nlb-backend-{}-{}", plain(cluster, 228), &hash(&[cluster])[..10])
 }
@@ -349,11 +351,11 @@ mod tests {
     fn groups_of_other_services_are_identified_by_their_tag() {
         let of = |part: &str| {
             let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
-            part_of_another(&tags, &id()).map(str::to_owned)
+            resource_id_of_another(&tags, &id()).map(str::to_owned)
         };
-        assert_eq!(of(&part("default-space", "green", 80)).as_deref(), Some("default-space/green:80"));
-        assert_eq!(of(&part("default-space", "my-web-service", 80)), None);
+        assert_eq!(of(&resource_id("default-space", "green", 80)).as_deref(), Some("default-space/green:80"));
+        assert_eq!(of(&resource_id("default-space", "my-web-service", 80)), None);
         assert_eq!(of("LoadBalancer"), None);
-        assert_eq!(part_of_another(&Tags::new(), &id()), None);
+        assert_eq!(resource_id_of_another(&Tags::new(), &id()), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Ownership: the evidence that a resource in AWS belongs to a Service of this cluster, and what each kind of evidence
 //! allows.
 //!
-//! All rules about names and tags that other controllers write too are here. A resource is adopted, changed or deleted
-//! only on evidence from this file.
+//! This file contains all rules about names and tags that other controllers write, too. A resource is adopted, changed
+//! or deleted only with evidence from this file.
 
 use providers::LoadBalancerId;
 
@@ -15,7 +15,7 @@ use crate::tags::{ClusterTags, OWNED, SHARED};
 
 const CLUSTER_PREFIX: &str = "kubernetes.io/cluster/";
 
-/// Returns true if tags can only be this cluster's: they name it, and no other.
+/// Returns true if tags are certainly this cluster's: they name this cluster and no other.
 pub(crate) fn is_certain(tags: &Tags, cluster: &ClusterTags) -> bool {
     let own = tags.get(&cluster.key()).is_some_and(|value| value == OWNED);
     own && !cluster.id.is_empty() && !names_another(tags, cluster)
@@ -91,7 +91,7 @@ impl Owner {
 /// Evidence that a resource belongs to a Service, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Evidence {
-    /// Tags of the AWS Load Balancer Controller. It may be running, and manage the resource right now.
+    /// Tags of the AWS Load Balancer Controller, which may be running and manage the resource.
     Controller,
     /// Tags of cloud-provider-aws, which ended before this process could get the Lease that both use.
     CloudProvider,
@@ -117,9 +117,9 @@ pub(crate) fn claims_stack(tags: &Tags, evidence: Option<Evidence>) -> bool {
 /// The reason to find a Service's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To bring them to the desired state. The Service requests a load balancer of this flavour.
+    /// The resources are brought to the desired state. The Service requests a load balancer of this flavour.
     Ensure(Flavour),
-    /// To delete or report them. The Service may belong to the AWS Load Balancer Controller.
+    /// The resources are deleted or reported. The Service may belong to the AWS Load Balancer Controller.
     Delete,
 }
 
@@ -127,8 +127,8 @@ impl Purpose {
     /// Returns true if evidence is enough; `claimed`: a part of the same stack [claims it](claims_stack).
     ///
     /// The adoption of a stack of the AWS Load Balancer Controller tags one part after the other. The process may end
-    /// with some parts tagged. From the first tag on, all parts are ours. The controller removes the tag when it
-    /// reconciles.
+    /// with some parts tagged. From the first tag on, all parts are ours. The Load Balancer Controller removes the tag
+    /// when it reconciles.
     pub(crate) fn is_met_by(self, evidence: Evidence, claimed: bool) -> bool {
         match (evidence, self) {
             (Evidence::Uid | Evidence::CloudProvider, _)
@@ -138,8 +138,8 @@ impl Purpose {
     }
 }
 
-/// Returns true if a security group is this cluster's to delete. cloud-provider-aws names no Service in the tags of a
-/// group, only in its name.
+/// Returns true if a security group is this cluster's to delete. cloud-provider-aws names the Service only in the name
+/// of a group, not in its tags.
 pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {
     if cluster.id.is_empty() {
         !names_another(tags, cluster)
@@ -173,15 +173,15 @@ pub(crate) fn is_of_a_service(tags: &Tags) -> bool {
     [SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
 }
 
-/// Returns true if tags may be a part of the tags that a resource was created with. The others may become visible
-/// later.
+/// Returns true if tags may be a part of the tags that a resource was created with. The remaining tags may become
+/// visible later.
 pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     let has = |key: &str| tags.contains_key(key);
     let service = has(SERVICE) || has(STACK);
     if tags.is_empty() {
         return true;
     }
-    // The Load Balancer Controller's, for Services or Ingresses.
+    // Tags of the Load Balancer Controller, for Services or Ingresses.
     if has(CONTROLLER_CLUSTER) && !has(&cluster.key()) {
         return false;
     }
@@ -244,7 +244,8 @@ mod tests {
         let upstream = Flavour::CloudProvider;
         let controller = Flavour::Controller;
         for (evidence, claimed, ensured, adopted, deleted) in [
-            // Evidence, another part has the uid; ensured as cloud-provider-aws's, as the controller's; deleted.
+            // Evidence, and whether another part has the uid; whether the evidence is enough to ensure a Service of
+            // cloud-provider-aws, to ensure a Service of the controller, and to delete.
             (Evidence::Uid, false, true, true, true),
             (Evidence::CloudProvider, false, true, true, true),
             (Evidence::Controller, false, false, true, false),
@@ -287,9 +288,9 @@ mod tests {
             (&[OWN, shared][..], true),
             (&[OWN], false),
             (&[OWN, (BACKEND, "d")], false),
-            // The Load Balancer Controller's.
+            // The security group of the Load Balancer Controller.
             (&[OWN, (CONTROLLER_CLUSTER, "c"), ("elbv2.k8s.aws/resource", "backend-sg")], false),
-            // A Service's own group, with additional tags.
+            // A Service's own security group, with additional tags.
             (&[OWN, shared, (SERVICE, "n/s")], false),
             (&[OWN, shared, (UID, "u")], false),
             (&[OWN, OTHER, shared], false),

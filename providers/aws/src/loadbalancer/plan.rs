@@ -80,7 +80,7 @@ pub(crate) enum Step {
     DeleteTargetGroup {
         arn: String,
     },
-    /// With its default certificate only; `forwards` are target groups' names and weights.
+    /// The listener has its default certificate only; `forwards` are target groups' names and weights.
     CreateListener {
         balancer: String,
         listener: Box<Listener>,
@@ -135,7 +135,8 @@ impl Step {
         }
     }
 
-    /// Returns true if AWS may refuse the step for a while, until other resources that use this one are deleted too.
+    /// Returns true if AWS may refuse the step for a while, until other resources that use the resource are deleted,
+    /// too.
     pub(crate) fn waits_for_others(&self) -> bool {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
@@ -166,12 +167,12 @@ impl Step {
     }
 
     /// Returns true if the step leads to an intermediate state, in which a listener sends traffic to several groups.
-    pub(crate) fn is_on_the_way(&self) -> bool {
+    pub(crate) fn is_intermediate(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)
     }
 
     /// Returns the step without the intermediate state.
-    pub(crate) fn at_once(&self) -> Self {
+    pub(crate) fn without_intermediate_state(&self) -> Self {
         let mut step = self.clone();
         if let Self::ModifyListener { forwards, last, .. } = &mut step {
             forwards.clone_from(last);

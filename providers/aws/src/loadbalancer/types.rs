@@ -80,9 +80,9 @@ pub(crate) struct HealthCheck {
     pub interval: u32,
     /// Seconds until a probe counts as failed.
     pub timeout: Option<u32>,
-    /// Successful probes in a row that make a target healthy.
+    /// Number of consecutive successful probes that make a target healthy.
     pub healthy: u32,
-    /// Failed probes in a row that make it unhealthy.
+    /// Number of consecutive failed probes that make a target unhealthy.
     pub unhealthy: u32,
 }
 
@@ -194,9 +194,9 @@ pub(crate) struct Balancer {
     /// Addresses for the translation of UDP over IPv6.
     pub source_nat: bool,
     pub subnets: Vec<Mapping>,
-    /// Ids of its groups, except the Service's own one, which may not exist yet.
+    /// Ids of its security groups, except the Service's own group, which may not exist yet.
     pub security_groups: Vec<String>,
-    /// Rules apply to traffic through PrivateLink; `None`: not managed.
+    /// Security group rules apply to traffic through PrivateLink; `None`: not managed.
     pub private_link: Option<bool>,
     pub attributes: Attributes,
     /// Reserved capacity in units; `None`: not managed.
@@ -216,8 +216,8 @@ pub(crate) struct Listener {
     pub attributes: Attributes,
     pub tags: Tags,
     pub group: TargetGroup,
-    /// Other target groups that traffic goes to, by ARN, or by name for those of [`Desired::backends`]; `None`: only
-    /// the listener's own one.
+    /// Other target groups that traffic goes to, by ARN, or by name if they are among [`Desired::backends`]; `None`:
+    /// only the listener's own target group.
     pub spread: Option<Spread<String>>,
 }
 
@@ -241,13 +241,13 @@ pub(crate) struct TargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeSet<Target>,
-    /// More targets may be wanted: nothing is deregistered.
+    /// The list of targets may be incomplete: nothing is deregistered.
     pub incomplete: bool,
     /// Maximum number of targets.
     pub max_targets: Option<usize>,
-    /// Other clusters register targets too: only those of this cluster are deregistered.
+    /// Other clusters register targets, too: only this cluster's targets are deregistered.
     pub shared: bool,
-    /// Targets see the clients' addresses.
+    /// Targets receive packets with the clients' addresses.
     pub preserves_client: bool,
 }
 
@@ -284,7 +284,7 @@ pub(crate) struct Tagging {
 pub(crate) struct Spread<P> {
     /// The weight of the listener's own target group.
     pub own: i32,
-    /// Others, with their weights.
+    /// The other destinations, with their weights.
     pub others: Vec<(P, i32)>,
     /// A client keeps its target group.
     pub sticky: bool,

@@ -96,7 +96,7 @@ impl Ec2Routes {
         let removed: Vec<_> = stream::iter(removed).buffered(MAX_CONCURRENT_CHANGES).collect().await;
         removals.iter().zip(removed).for_each(|((at, _), result)| results[*at] = result);
 
-        self.instances.learn(sets.iter().map(|(_, spec)| *spec));
+        self.instances.store_spellings(sets.iter().map(|(_, spec)| *spec));
         let due = |(at, spec): (usize, &'_ RouteSpec)| is_due(tables, spec).then_some(at);
         let sets: Vec<usize> = sets.into_iter().filter_map(due).collect();
         let specs: Vec<&RouteSpec> = sets.iter().filter_map(|at| spec_of(&changes[*at])).collect();

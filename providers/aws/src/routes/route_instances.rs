@@ -16,11 +16,11 @@ use crate::session::Session;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteInstance {
     pub id: String,
-    /// The provider ID as in its Node.
+    /// The provider ID in the instance's Node.
     provider_id: String,
-    /// The interface that routes lead to; `None`: it has only one, so that they lead to the instance.
+    /// The interface that routes lead to; `None`: the instance has only one interface, and routes lead to the instance.
     pub interface: Option<String>,
-    /// It forwards packets: EC2's source/destination check is off.
+    /// The instance forwards packets: EC2's source/destination check is off.
     forwards: bool,
 }
 
@@ -92,7 +92,7 @@ impl RouteInstances {
 
     /// Stores the provider IDs of known instances as their Nodes spell them. A listed route whose instance is spelled
     /// in another way would be set on each pass, although it exists.
-    pub(crate) fn learn<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
+    pub(crate) fn store_spellings<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
         let mut known = self.known();
         for spec in specs {
             let (Ok(Wanted::Instance(id)), Some(spelled)) = (id::wanted(&spec.instance), &spec.instance.provider_id)
@@ -105,7 +105,8 @@ impl RouteInstances {
         }
     }
 
-    /// Prepares the instances of routes that will be set, in their order: each exists and forwards packets.
+    /// Prepares the instances of routes that will be set, so that each exists and forwards packets. Returns the results
+    /// in the order of the routes.
     pub(crate) async fn prepare(
         &self,
         session: &Session,
@@ -140,7 +141,7 @@ impl RouteInstances {
         instances.into_iter().map(|instance| instance.and_then(verdict)).collect()
     }
 
-    /// Returns an instance that is cached, or was just found; its Node's spelling of the id is kept.
+    /// Returns an instance that is cached, or was just found. The Node's spelling of the provider ID is kept.
     fn resolve(
         &self,
         wanted: &Result<Wanted, CloudError>,
@@ -213,7 +214,7 @@ mod tests {
         let node = providers::InstanceRef::named("a").with_provider_id(spelled);
         let destination = "10.244.0.0/24".parse().unwrap();
         let spec = RouteSpec { destination, instance: node, addresses: Vec::new(), name_hint: String::new() };
-        instances.learn(std::iter::once(&spec));
+        instances.store_spellings(std::iter::once(&spec));
         assert_eq!(instances.known()[&instance.id].provider_id, spelled);
     }
 

@@ -1,4 +1,4 @@
-//! Route tables as read from EC2: which routes are the cluster's, and which steps a change needs. No calls.
+//! Route tables as read from EC2: the cluster's routes, and the steps that a change needs. No calls.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ enum Entry {
     Instance(String),
     /// An instance that no longer exists.
     Blackhole,
-    /// A gateway, a peer, an endpoint: not made by this controller.
+    /// Another target, such as a gateway, a peer or an endpoint: this controller did not create the route.
     Foreign,
 }
 
@@ -32,8 +32,8 @@ pub(crate) enum Step {
 }
 
 impl Table {
-    /// Converts a table. Destinations that are prefix lists are skipped, and routes that a gateway announces: a static
-    /// route may exist next to those.
+    /// Converts a table. Skips destinations that are prefix lists, and routes that a gateway announces: a static route
+    /// for the same destination may exist next to an announced one.
     pub(crate) fn read(table: &types::RouteTable) -> Self {
         let announced = |route: &&types::Route| route.origin() == Some(&RouteOrigin::EnableVgwRoutePropagation);
         let entries = table.routes().iter().filter(|route| !announced(route)).filter_map(|route| {
@@ -46,7 +46,7 @@ impl Table {
     /// Returns the step that routes the destination to the instance; `None` if the route exists.
     ///
     /// # Errors
-    /// `Conflict` if it leads to something that is not an instance.
+    /// `Conflict` if the table's route leads to something that is not an instance.
     pub(crate) fn to_set(&self, destination: IpNet, instance: &str) -> Result<Option<Step>, CloudError> {
         match self.entries.get(&destination) {
             None => Ok(Some(Step::Create)),
@@ -94,8 +94,8 @@ fn entry(route: &types::Route) -> Entry {
     }
 }
 
-/// Returns the instances of the cluster's destinations in all tables together: an instance only if all tables agree,
-/// else `None`, so that a table without the route is fixed.
+/// Returns the instances of the cluster's destinations in all tables together: the instance if all tables agree, else
+/// `None`, so that a table without the route is corrected.
 pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
     let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
     own.map(|destination| (*destination, leads_to(tables, *destination))).collect()
@@ -113,7 +113,7 @@ fn leads_to(tables: &[Table], destination: IpNet) -> Option<String> {
 /// Returns true if a listed route may be removed; false if no table has it.
 ///
 /// # Errors
-/// `Conflict` if it leads elsewhere now.
+/// `Conflict` if the route leads to another target now.
 pub(crate) fn may_remove(tables: &[Table], destination: IpNet, listed: Option<&str>) -> Result<bool, CloudError> {
     let own = tables.iter().any(|table| table.has_own(destination));
     let foreign = tables.iter().any(|table| table.has_foreign(destination));

@@ -267,7 +267,7 @@ impl History {
     }
 }
 
-/// Prints how to repeat a history if it ends in a panic.
+/// The seed and the log of a history. Both are printed if the history ends in a panic.
 struct Seed<'a>(u64, &'a std::cell::RefCell<Vec<String>>);
 
 impl Drop for Seed<'_> {

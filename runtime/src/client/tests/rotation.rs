@@ -94,14 +94,14 @@ fn write_credential(bed: &Bed, name: &str, token: &str) -> Vec<u8> {
     signed.der
 }
 
-/// Writes the output of the exec plugin with this status.
+/// Writes an output of the exec plugin, with this status.
 fn write_status(bed: &Bed, status: &serde_json::Value) {
     let credential =
         json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
     file(bed.directory.path(), "credential", &credential.to_string());
 }
 
-/// Makes the user of the kubeconfig one with an exec plugin that prints the written output.
+/// Replaces the user of the kubeconfig by one with an exec plugin that prints the written output.
 fn use_plugin(bed: &Bed) {
     let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat",
         "args": [bed.directory.path().join("credential")], "interactiveMode": "Never"}});
@@ -133,14 +133,14 @@ async fn connections_are_replaced_when_the_exec_plugin_returns_another_certifica
     assert!(!connections.reload().expect("nothing changed"));
 }
 
-/// Otherwise the pair would count as valid until it expires, and no connection could use it.
+/// A certificate and key that do not match would count as valid until they expire, and no connection could use them.
 #[tokio::test]
-async fn run_of_an_exec_plugin_fails_when_its_certificate_is_not_that_of_its_key() {
+async fn run_of_an_exec_plugin_fails_when_its_certificate_does_not_match_its_key() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     use_plugin(&bed);
     let (first, second) = (bed.authority.sign("first"), bed.authority.sign("second"));
     for (certificate, key, expected) in [
-        (&first.certificate, &second.key, "certificate is not that of its key"),
+        (&first.certificate, &second.key, "certificate does not match its key"),
         (&first.key, &first.key, "certificate or key cannot be used"),
         (&first.certificate, &first.certificate, "key is not valid PEM"),
         (&first.certificate, &"rubbish".to_owned(), "key is not valid PEM"),

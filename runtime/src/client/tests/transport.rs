@@ -42,7 +42,7 @@ async fn server_without_http2_gets_http1() {
 }
 
 #[tokio::test]
-async fn bearer_pool_sends_no_own_credentials() {
+async fn bearer_pool_sends_no_credentials_of_the_process() {
     for user in [User::Certificate, User::TokenFile] {
         let bed = Bed::new(user, &["h2"], always(200)).await;
         let clients = bed.connect().await;

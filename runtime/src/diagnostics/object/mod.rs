@@ -25,7 +25,7 @@ pub(super) struct Report {
     pub(super) kind: String,
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `null` if the cache does not contain it.
+    /// The object; `null` if the cache does not contain it.
     pub(super) object: Option<Object>,
     /// The reasons to wait, the most important first.
     pub(super) waits_for: Vec<Wait>,
@@ -171,14 +171,14 @@ struct KeyState {
     due: Option<f64>,
     /// The last error, and whether the key is retried only at the next change.
     error: Option<(String, bool)>,
-    /// The write after which it began to wait for the cache.
+    /// The write after which the key began to wait for the cache.
     waiting_for_cache: Option<String>,
 }
 
-/// A worker that takes longer than this for one key is reported.
+/// Seconds after which a worker that is busy with one key is reported.
 const LONG_WORK_SECONDS: f64 = 10.0;
 
-/// Returns the reasons why an object waits. Pure.
+/// Returns the reasons why an object waits. A pure function.
 fn waits(facts: &Facts<'_>) -> Vec<Wait> {
     let mut waits = Vec::new();
     let mut wait = |what, by: &str, text: String| waits.push(Wait { what, text, by: by.to_owned() });

@@ -1,6 +1,6 @@
 //go:build ignore
 
-// Records what Prometheus' Go library makes of values in histograms with upstream's options for native buckets
+// Records the histograms of Prometheus' Go library for given values, with upstream's options for native buckets
 // (component-base, metrics/internal). Run in the root of upstream's source, with this file's path:
 //
 //	GOWORK=off GOFLAGS=-mod=mod go run record.go > recorded.jsonl

@@ -32,12 +32,12 @@ use crate::store::{Index, Progress, Store};
 /// collector.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Delays before discovery is read again after a change of a definition, because it contains the change a moment
-/// later.
+/// Delays before discovery is read again after a change of a definition, because discovery contains the change only a
+/// moment later.
 const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Maximum number of watched kinds of a group without a typed store. An aggregated API may list hundreds of thousands, each
-/// of which would take a watch.
+/// Maximum number of watched kinds of a group without a typed store. An aggregated API may list hundreds of thousands,
+/// each of which would need a watch.
 const MAX_KINDS_OF_GROUP: usize = 1000;
 
 /// Kinds that all clients write constantly and that have no dependents. Upstream: pkg/controller/garbagecollector,
@@ -238,7 +238,7 @@ impl RequestedKinds {
         lock(&self.by_name)
     }
 
-    /// Definitions are watched as soon as any kind is requested, because it may not be served yet.
+    /// Definitions are watched as soon as any kind is requested, because the kind may not be served yet.
     fn contains(&self, (group, plural): Name) -> bool {
         let names = self.names();
         let is_definition = DEFINITIONS.contains(&(group, plural)) && !names.is_empty();
@@ -270,7 +270,7 @@ pub struct EveryKind {
 }
 
 impl EveryKind {
-    /// Creates the sources. Until it runs, it contains only the typed ones.
+    /// Creates the sources. Until [`EveryKind::run`] is called, there are only the sources with typed stores.
     pub(crate) fn new(
         interner: Arc<Interner>,
         indexes: Vec<Index<Metadata>>,
@@ -309,8 +309,8 @@ impl EveryKind {
         self.subscribers().push(subscriber);
     }
 
-    /// Requests a kind, which need not be served yet. It is watched until [`EveryKind::release_kind`] was called as
-    /// often. Has no effect if all kinds are watched.
+    /// Requests a kind, which need not be served yet. The kind is watched until [`EveryKind::release_kind`] was called
+    /// the same number of times. Has no effect if all kinds are watched.
     pub fn request_kind(&self, group: &str, plural: &str) {
         if self.requested.all {
             return;
@@ -375,7 +375,7 @@ impl EveryKind {
         }
     }
 
-    /// Keeps the watches equal to the served kinds, forever. After a panic it continues with the known kinds.
+    /// Keeps the watches equal to the served kinds, forever. Continues with the known kinds after a panic.
     pub(crate) async fn run(
         self: Arc<Self>,
         clients: Arc<Clients>,
@@ -446,7 +446,7 @@ impl EveryKind {
         }
     }
 
-    /// Returns the stores of kinds without a typed one.
+    /// Returns the stores of the kinds without a typed store.
     fn stores(&self) -> Vec<(Resource, Arc<Store<Metadata>>)> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
@@ -455,7 +455,7 @@ impl EveryKind {
     /// Returns the watched kinds that are no longer requested, or no longer served as they are watched: a definition
     /// may have been replaced by one of another scope or plural name. A kind whose group is unavailable is kept.
     fn kinds_to_remove(&self, snapshot: &Snapshot) -> Vec<Resource> {
-        // Several resources may have one kind, of which a lookup by kind finds one.
+        // Several resources may have the same kind; a lookup by kind finds one of them.
         let preferred: HashSet<Resource> =
             snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource).collect();
         let is_served = |resource: &Resource| {

@@ -5,7 +5,7 @@ use super::super::{Metadata, Source};
 use super::*;
 
 /// A list of `a` and `b`, as the first events of a watch.
-fn honest_list(version: u64) -> Reply {
+fn valid_list(version: u64) -> Reply {
     let objects = ["a", "b"].map(|name| event("ADDED", &object(name, 3)));
     Reply::Open([&objects[..], &[end_of_list(version)]].concat())
 }
@@ -17,8 +17,8 @@ fn expired() -> Reply {
     Reply::Open(vec![event_of("Status", "ERROR", &status)])
 }
 
-/// Serves an honest list first, and each later one by `script`, which gets the number of the list's request.
-async fn honest_then(
+/// Serves a valid list first, and each later one by `script`, which gets the number of the list's request.
+async fn valid_list_then(
     script: impl Fn(&str, usize) -> Reply + Send + Sync + 'static,
 ) -> (Arc<Clients>, Arc<AtomicUsize>) {
     let lists = Arc::new(AtomicUsize::new(0));
@@ -28,7 +28,7 @@ async fn honest_then(
             return expired();
         }
         match counted.fetch_add(1, Ordering::SeqCst) {
-            0 => honest_list(9),
+            0 => valid_list(9),
             number => script(uri, number),
         }
     });
@@ -58,7 +58,7 @@ async fn list_without_end_is_given_up_and_what_it_added_is_removed() {
         }),
     ];
     for (case, script) in cases {
-        let (clients, lists) = honest_then(script).await;
+        let (clients, lists) = valid_list_then(script).await;
         let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
         let permits = Arc::new(Semaphore::new(1));
         tasks.spawn(reflector(&clients, &store, &permits).limited(Limits::small()).run());
@@ -75,7 +75,7 @@ async fn list_without_end_is_given_up_and_what_it_added_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn kind_recovers_when_its_lists_end_again() {
-    let (clients, _) = honest_then(|_, number| match number {
+    let (clients, _) = valid_list_then(|_, number| match number {
         1 => Reply::Open((0..5000).map(|at| event("ADDED", &object(&format!("endless-{at}"), 3))).collect()),
         _ => Reply::Whole(page(99, "", &[object("b", 3), object("c", 50)])),
     })
@@ -86,9 +86,10 @@ async fn kind_recovers_when_its_lists_end_again() {
     until("the later list", || names(&store) == ["b", "c"]).await;
 }
 
-/// Answers of 200 that are no lists: read as such, they would delete all objects of the cache.
+/// Responses with status 200 that are not lists: if they were read as empty lists, all objects of the cache would be
+/// deleted.
 #[tokio::test(start_paused = true)]
-async fn answer_that_is_no_list_deletes_nothing() {
+async fn response_that_is_not_a_list_deletes_nothing() {
     let status = || {
         let mut status = Vec::new();
         status.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "99"));
@@ -104,7 +105,7 @@ async fn answer_that_is_no_list_deletes_nothing() {
         ("JSON", b"{}".to_vec()),
     ];
     for (case, body) in bodies {
-        let (clients, lists) = honest_then(move |_, _| Reply::Whole(body.clone().into())).await;
+        let (clients, lists) = valid_list_then(move |_, _| Reply::Whole(body.clone().into())).await;
         let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
         start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
         until(case, || lists.load(Ordering::SeqCst) >= 6).await;
@@ -133,7 +134,7 @@ async fn list_and_watch(
 #[tokio::test(start_paused = true)]
 async fn object_of_another_kind_is_not_stored() {
     let watch = || Reply::Open(vec![event_of("Secret", "ADDED", &object("other", 10))]);
-    let (clients, lists) = list_and_watch(|| honest_list(9), watch).await;
+    let (clients, lists) = list_and_watch(|| valid_list(9), watch).await;
     let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
     start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;

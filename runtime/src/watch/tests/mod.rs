@@ -369,7 +369,7 @@ async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list
     assert_eq!(lists.load(Ordering::Relaxed), 1);
 }
 
-/// Each of hundreds of kinds has such a future. Those of its requests have 3 to 5 kB.
+/// Each of hundreds of kinds has such a future. The futures of requests have 3 to 5 kB.
 #[tokio::test]
 async fn waiting_watch_is_small() {
     let clients = clients(|_| Reply::Open(Vec::new())).await;

@@ -123,7 +123,7 @@ fn main() -> std::process::ExitCode {
             tenants_node_and_service_follow_the_infrastructure,
         },
         cloud::kubevirt_changes::{
-            targets_are_changed_without_a_gap, service_of_the_other_provider_is_taken_over,
+            selection_of_targets_is_changed_without_a_gap, service_of_cloud_provider_kubevirt_is_taken_over,
             missing_namespace_deletes_no_node,
         },
         cloud::service::{
@@ -349,7 +349,7 @@ fn main() -> std::process::ExitCode {
             revisions_equal_upstreams_byte_for_byte,
         },
         upstream::volume_takeover::{
-            binding_continues_under_the_other_manager, csi_volumes_are_kept_by_the_other_manager,
+            binding_continues_under_the_other_manager, csi_volumes_are_provisioned_expanded_and_deleted_across_takeovers,
         },
     ]);
     cases.extend(robustness::crashes::cases());

@@ -140,7 +140,7 @@ impl Part {
         }
     }
 
-    /// Returns the folder of the Go module that it is built from.
+    /// Returns the folder of the Go module that the part is built from.
     fn module(self) -> PathBuf {
         match self {
             Part::Charts | Part::Rules => Path::new(MODULE).join(self.binary()),

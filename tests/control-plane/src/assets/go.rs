@@ -25,8 +25,8 @@ pub const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
     -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
 
-/// Free bytes before the build of a program with Kubernetes' libraries. A first build of several programs needs more in
-/// all; commands that build them check that before the first.
+/// Free bytes before the build of a program with Kubernetes' libraries. The first build of several programs needs more:
+/// commands that build several programs check the total before the first of them.
 pub const LARGE_BUILD_BYTES: u64 = 1 << 30;
 
 /// Free bytes before the build of any other program.
@@ -46,11 +46,11 @@ pub struct Recipe<'a> {
     pub binary: &'a str,
     /// The names that the binary has in the cache, besides its own.
     pub links: &'a [&'a str],
-    /// The folder of the Go module that it is built from.
+    /// The folder of the Go module that the program is built from.
     pub module: PathBuf,
     /// The arguments of Go, which leave the binary in [`folder`].
     pub arguments: Vec<String>,
-    /// It needs a C compiler.
+    /// The build needs a C compiler.
     pub cgo: bool,
     /// Free bytes that its build needs: [`LARGE_BUILD_BYTES`] or [`SMALL_BUILD_BYTES`].
     pub space: u64,

@@ -18,7 +18,8 @@ use crate::xml::Element;
 struct Interface {
     description: String,
     groups: Vec<String>,
-    /// Number of calls until it is deleted, once its load balancer is; `None`: the load balancer exists.
+    /// Number of calls until the interfaces are deleted, after their load balancer was deleted; `None`: the load
+    /// balancer exists.
     remaining_calls: Option<u64>,
 }
 
@@ -99,7 +100,7 @@ impl Model {
         } else {
             (Service::Elb, "LoadBalancerArns.member.1", "LoadBalancers", "SecurityGroups/member")
         };
-        // One that does not exist has no interfaces.
+        // A load balancer that does not exist has no interfaces.
         let found = self.aws.list(service, "DescribeLoadBalancers", &[(parameter, id)], list).await.unwrap_or_default();
         if let Some(balancer) = found.first() {
             let name = id.split_once(":loadbalancer/").map_or(id, |(_, name)| name);

@@ -85,8 +85,8 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hides resources that are created from now on from this number of reads. A part of their tags is hidden from the
-    /// same number of further reads. With 0 everything is visible.
+    /// Omits each resource that is created from now on from its first `reads` reads, and some of its tags from as many
+    /// further reads. With 0 everything is visible.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }
@@ -151,7 +151,7 @@ impl Model {
         state.pages.prepare(call);
     }
 
-    /// Converts moto's response to that of AWS.
+    /// Converts moto's response to the response of AWS.
     pub(crate) fn rewrite(&self, call: &Call, response: String) -> String {
         let action = call.action();
         let lists_classic = call.is_classic() && action == "DescribeLoadBalancers";

@@ -1,6 +1,6 @@
-//! Idempotent creation: for the name and the settings of an existing resource AWS returns that one, regardless of its
-//! owner and tags; for other settings it returns an error. moto creates a second load balancer and a second listener,
-//! and refuses each second target group.
+//! Idempotent creation: if a creation has the name and the settings of an existing resource, AWS returns that resource,
+//! regardless of its owner and tags; if the settings differ, AWS returns an error. moto creates a second load balancer
+//! and a second listener, and refuses each second target group.
 //!
 //! Reference: Elastic Load Balancing API Reference, CreateLoadBalancer, CreateTargetGroup and CreateListener.
 
@@ -13,15 +13,15 @@ use crate::xml::Element;
 
 /// The existing resource with the name in a call that creates one.
 pub(crate) enum Existing {
-    /// There is none.
+    /// No resource has the name.
     Nothing,
-    /// It has the same settings: the response that describes it.
+    /// The resource has the same settings; the response to the call.
     Same(String),
-    /// It has other settings.
+    /// The resource has other settings; the refusal of its creation.
     Other(Refusal),
 }
 
-/// Converts the response of a read to that of a creation.
+/// Converts the response to a read to the response to a creation.
 fn created(read: &str, response: &str, action: &str) -> Existing {
     Existing::Same(response.replace(read, action))
 }
@@ -36,7 +36,8 @@ fn sorted(mut texts: Vec<&str>) -> Vec<&str> {
 }
 
 impl Model {
-    /// Finds the resource that a call would create again.
+    /// Finds the resource that a call would create again. Also returns the response to the deletion of an endpoint
+    /// service with connected consumers.
     pub(crate) async fn existing(&self, call: &Call) -> Result<Existing> {
         match call.action() {
             _ if call.is_classic() => Ok(Existing::Nothing),

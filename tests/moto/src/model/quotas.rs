@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_that_of_a_new_account_unless_it_is_set() {
+    fn limit_of_a_new_account_applies_until_another_is_set() {
         let mut quotas = Quotas::default();
         assert!(quotas.is_checked(Quota::Rules) && !quotas.is_checked(Quota::Targets));
         assert_eq!(quotas.limit(Quota::Rules), 60);

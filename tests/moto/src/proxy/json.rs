@@ -1,4 +1,4 @@
-//! Calls of AWS's JSON protocol: those of ACM, which only reads.
+//! Calls of AWS's JSON protocol: the reads of ACM.
 
 use anyhow::{Context as _, Result, anyhow};
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use super::{ACCOUNT, Shared};
 use crate::fault::Effect;
 use crate::iam::{Access, Resource, Tags};
 
-/// Names the service and the action.
+/// The header that names the service and the action.
 const TARGET: &str = "x-amz-target";
 
 /// Returns the action of a call of the JSON protocol.

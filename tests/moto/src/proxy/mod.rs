@@ -26,7 +26,7 @@ use crate::model::{Existing, Model, Quota};
 use crate::reach::{self, Reachability};
 use crate::{REGION, form, iam, xml};
 
-/// Selects the account in moto.
+/// The header that selects the account in moto.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
 /// An endpoint of EC2 and ELBv2 for one account; it serves until it is dropped.
@@ -205,8 +205,8 @@ impl Proxy {
         }
     }
 
-    /// Stops the checks of reachability, for this reason. Otherwise security groups decide about the health of targets,
-    /// and a change that cuts off a registered target fails the test.
+    /// Stops the checks of reachability, for this reason. By default, the health of targets follows from security
+    /// groups, and a change that cuts off a registered target fails the test.
     pub fn ignore_reachability(&self, reason: &str) {
         self.shared.reachability.ignore(reason);
     }
@@ -240,8 +240,8 @@ impl Proxy {
         self.shared.reachability.clone()
     }
 
-    /// Hides resources that are created from now on from this number of reads, and some of their tags from the same
-    /// number of further reads.
+    /// Omits each resource that is created from now on from its first `reads` reads, and some of its tags from as many
+    /// further reads.
     pub fn delay_visibility(&self, reads: u64) {
         self.shared.model.delay_visibility(reads);
     }
@@ -319,7 +319,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request| shared.respond(request));
-    // It ends with an error when a response is dropped intentionally, or the client disconnects.
+    // The connection ends with an error when a response is dropped intentionally, or the client disconnects.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -480,7 +480,7 @@ impl Shared {
         found.iter().map(|tag| (tag.text(names[0]).to_owned(), tag.text(names[1]).to_owned())).collect()
     }
 
-    /// Forwards a call to moto, and converts its response to that of AWS.
+    /// Forwards a call to moto, and converts the response to the response of AWS.
     async fn forward(&self, call: &Call) -> Result<Response<Full<Bytes>>> {
         let mut requested = call.clone();
         self.model.prepare(&mut requested);

@@ -1,4 +1,4 @@
-//! Reachability of targets by load balancers, by the rules of security groups.
+//! Reachability of targets from load balancers, according to the rules of security groups.
 //!
 //! A load balancer reaches a target if a security group of the target's interface allows the ports of traffic and of
 //! health checks. The source of the rule must be a security group of the load balancer, or its subnets. See the user
@@ -21,9 +21,9 @@ struct Rule {
     protocol: String,
     from: i32,
     to: i32,
-    /// The security group that it allows, if any.
+    /// The security group that the rule allows, if any.
     group: String,
-    /// The address range that it allows, if any.
+    /// The address range that the rule allows, if any.
     range: String,
 }
 

@@ -32,7 +32,7 @@ async fn application(moto: &Moto) -> Result<String> {
 }
 
 /// With its owner's consent, an Application Load Balancer becomes the target of a Service's Network Load Balancer; the
-/// Service switches from its nodes to it and back.
+/// Service switches from its nodes to that load balancer and back.
 pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

@@ -541,8 +541,8 @@ pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()>
             Ok(())
         })
         .await?;
-        // A change of the Service causes another attempt. It succeeds, because the permission is there now, and records
-        // no second Event.
+        // A change of the Service causes another attempt. The attempt succeeds, because the permission exists now, and
+        // records no second Event.
         let attempts = bed.moto.proxy.calls_of("CreateLoadBalancer") - before;
         ensure!(attempts == 1, "{attempts} attempts");
         bed.moto.proxy.disarm();

@@ -150,8 +150,8 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
     delete(&*balancers, &one.id).await
 }
 
-/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no other
-/// is created.
+/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no
+/// other is created.
 pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[]);
@@ -286,15 +286,15 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     Ok(())
 }
 
-/// One load balancer is deleted between the call that lists them and the call that reads the tags of all of them: the others
-/// are found.
+/// One load balancer is deleted between the call that lists them and the call that reads the tags of all of them: the
+/// others are found.
 pub async fn classic_load_balancers_are_listed_while_another_is_deleted(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     for number in 1..=3 {
         create_classic(&moto, &untyped(number, &[]).id, CLUSTER, &instances[0]).await?;
     }
     let gone = Effect::refused("LoadBalancerNotFound", "There is no ACTIVE Load Balancer named 'gone'");
-    // The call for all of them, and then the one for the deleted load balancer alone.
+    // The fault applies to the call for all load balancers, and to the call for the deleted load balancer alone.
     moto.proxy.arm(Fault { times: Some(2), ..Fault::first("DescribeTags", gone) });
     let owned = new_process(&moto).await?.list_owned().await?;
     ensure!(owned.len() == 2, "{owned:?}");

@@ -43,7 +43,7 @@ impl Fixture for MotoFixture {
         CLUSTER.into()
     }
 
-    /// AWS chooses its name.
+    /// AWS chooses the instance's name.
     async fn create_instance(&self, _: &str) -> Result<InstanceRef, FixtureError> {
         let instances = self.moto.run(1).await.map_err(failed)?;
         Ok(node_of(&instances[0]))
@@ -166,7 +166,7 @@ impl Fixture for MotoFixture {
         Ok(items.any(|item| item.contains(&route) && item.contains(&self.moto.network.gateway)))
     }
 
-    /// A load balancer that AWS would return as created, because the provider would request the same settings.
+    /// Creates a load balancer with the settings that the provider would request, so that a creation would return it.
     async fn create_foreign_load_balancer(&self, id: &LoadBalancerId) -> Result<(), FixtureError> {
         let [a, b, c] = [0, 1, 2].map(|index| &*self.moto.network.subnets[index]);
         let name = id.default_name();

@@ -24,7 +24,7 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
     let retried = async {
         loop {
             match process.ensure(one, all).await {
-                // Its last resource is not visible yet.
+                // The last created resource is not visible yet.
                 Err(error) if is_retried(&error) => tokio::time::sleep(RETRY).await,
                 ensured => bail!("it ended before change {nth}: {ensured:?}"),
             }
@@ -39,7 +39,7 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
     Ok(())
 }
 
-async fn has_no_resources(moto: &Moto) -> Result<()> {
+async fn check_no_resources(moto: &Moto) -> Result<()> {
     let resources = AccountResources::read(moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
     Ok(())
@@ -55,7 +55,7 @@ pub async fn deletion_finds_what_an_earlier_process_created_last(_: Space) -> Re
         let one = spec(1, &[]);
         crash_after_change(&moto, nth, &one, &all).await?;
         delete(&*new_process(&moto).await?, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads after change {nth}"))?;
     }
     Ok(())
 }
@@ -72,19 +72,19 @@ pub async fn deletion_finds_what_was_created_without_a_response(_: Space) -> Res
         let error = process.ensure(&one, &all).await.err().with_context(|| format!("change {nth} was repeated"))?;
         moto.proxy.disarm();
         delete(&*process, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("after change {nth}: {error}"))?;
+        check_no_resources(&moto).await.with_context(|| format!("after change {nth}: {error}"))?;
     }
     Ok(())
 }
 
 /// The Service has fewer ports when the next process brings it to its desired state, and is deleted immediately after
-/// that. The next process never sees the target group that is no longer needed before the deletion.
+/// that. Before the deletion, the listings of the next process lack the target group that is no longer needed.
 pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let one = spec(1, &[]);
     let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-    // Otherwise the deletion of its security group takes as many listings.
+    // The deletion then reads no listings while it waits for network interfaces: they would find the target group.
     moto.proxy.keep_interfaces(0);
     let first = new_process(&moto).await?;
     settle(&moto, &*first, &one, &all).await?;
@@ -100,7 +100,7 @@ pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> 
     ensure!(AccountResources::read(&moto).await?.target_groups.contains(former), "it was visible");
     moto.proxy.omit_from_lists(former, 4);
     delete(&*next, &one.id).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
 /// Calls `ensure` until the Service is settled.
@@ -129,8 +129,9 @@ async fn ensure_after_delay(
     Ok(balancers.ensure(one, all).await?)
 }
 
-/// The Service changes back before the next process, which does not see the target group that an earlier one created
-/// last. It is deleted soon after AWS lists it, not by the next check for drift; without it, one listing is sufficient.
+/// The Service changes back before the next process starts, and that process's listings lack the target group that an
+/// earlier process created last. It deletes the target group soon after AWS lists it, before the next check for drift.
+/// If there is no such target group, the further check costs one listing, which is three reads.
 pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Space) -> Result<()> {
     const VISIBLE: Duration = Duration::from_secs(5);
     let moto = Moto::start(CLUSTER).await?;
@@ -171,16 +172,17 @@ pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Spa
     let reads = moto.proxy.calls().values().sum::<u64>() - reads;
     ensure!((reads, moto.proxy.changes()) == (3, changes), "{reads} calls: {:?}", moto.proxy.calls());
     delete(&*next, &one.id).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
-/// The response to a creation was lost, and the Service changes so that it needs less before the retry.
+/// The response to the creation of a target group is lost, and the Service no longer needs that target group when
+/// `ensure` is called again.
 pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let one = spec(1, &[]);
     let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..one.clone() };
-    // Otherwise the deletion of its security group takes as many listings.
+    // The deletion then reads no listings while it waits for network interfaces: they would find the target group.
     moto.proxy.keep_interfaces(0);
     let process = new_process(&moto).await?;
     process.starts_empty(&one.id);
@@ -196,7 +198,7 @@ pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(
     settle(&moto, &*process, &one, &all).await.with_context(|| error.to_string())?;
     moto.proxy.omit_from_lists(former, 4);
     delete(&*process, &one.id).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
 /// A new Service is deleted while the load balancer of another one, which an earlier process created, is not visible
@@ -217,11 +219,11 @@ pub async fn shared_group_stays_while_a_load_balancer_of_an_earlier_process_is_i
     let current = AccountResources::read(&moto).await?;
     ensure!(current == expected, "{current:?} instead of {expected:?}");
     delete(&*next, &old.id).await?;
-    has_no_resources(&moto).await
+    check_no_resources(&moto).await
 }
 
-/// The Service changes before the next process starts; AWS answers its request to create a resource with the one that
-/// the earlier process created.
+/// The Service changes before the next process starts; AWS responds to a creation by the next process with the resource
+/// that the earlier process created.
 pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -254,7 +256,7 @@ pub async fn creation_of_an_earlier_process_gets_the_current_settings(_: Space) 
         let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &of).await?;
         ensure!(texts(&health, "Id") == [instances[1].id.clone()], "{delay} reads: {health}");
         delete(&*next, &one.id).await?;
-        has_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
+        check_no_resources(&moto).await.with_context(|| format!("{delay} reads"))?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Changes by other clients while AWS works on a new load balancer, whose details are not read until then.
+//! Creations of load balancers: the number of reads, and changes by other clients. The details of a new load balancer
+//! are not read until AWS has set it up.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
@@ -8,7 +9,7 @@ use providers::Progress;
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-/// Services that are created together: a load balancer needs six changes, and all reads serve several of them.
+/// Services that are created together: each load balancer needs six changes, and each read serves several Services.
 pub async fn creations_share_their_reads(_: Space) -> Result<()> {
     const SERVICES: u64 = 10;
     let moto = Moto::start(CLUSTER).await?;
@@ -24,7 +25,7 @@ pub async fn creations_share_their_reads(_: Space) -> Result<()> {
         settle(&moto, &*balancers, one, &all).await?;
     }
     let (calls, changes) = (moto.proxy.calls(), moto.proxy.changes());
-    // The shared security group and a rule for it are the others.
+    // The two other changes create the shared security group and a rule for it.
     ensure!(changes == SERVICES * 6 + 2, "{changes} changes: {calls:?}");
     for action in ["DescribeTargetHealth", "DescribeListeners", "DescribeLoadBalancerAttributes", "DescribeTags"] {
         ensure!(moto.proxy.calls_of(action) == 0, "{action} was called: {calls:?}");

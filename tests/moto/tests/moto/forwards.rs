@@ -215,7 +215,7 @@ async fn until_pods(moto: &Moto, blue: &[&str], green: &[&str]) -> Result<()> {
     .await
 }
 
-/// With pods as targets, those of the other Service are registered.
+/// If targets are pods, the pods of the other Service are registered.
 pub async fn part_of_the_traffic_is_sent_to_pods_of_another_service(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;

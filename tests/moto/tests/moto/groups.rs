@@ -75,7 +75,8 @@ pub async fn load_balancer_of_a_group_is_deleted_when_it_is_visible_late(_: Spac
     Ok(())
 }
 
-/// Two Services share a load balancer; a third one is refused a taken port, and each is deleted alone.
+/// Two Services share a load balancer. The taken port of a third Service is refused. The deletion of one Service does
+/// not affect the others.
 pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -118,7 +119,7 @@ pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_del
     Ok(())
 }
 
-/// A name is of one namespace, unless the cloud config lists several.
+/// The name of a group belongs to one namespace, unless the cloud config lists several namespaces for it.
 pub async fn group_of_several_namespaces_needs_the_operators_consent(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -140,7 +141,7 @@ pub async fn group_of_several_namespaces_needs_the_operators_consent(_: Space) -
     ensure!(settle(&moto, &*balancers, &two, &all).await? == shared, "it is another load balancer");
     let error = balancers.ensure(&three, &all).await.err().context("another namespace joined")?;
     ensure!(error.message.contains("add Namespace = tenant to [LoadBalancerGroup \"public\"]"), "{error}");
-    // Internal and public Services never share one.
+    // Internal and public Services never share a load balancer.
     let internal =
         LoadBalancerSpec { ports: vec![port(9000)], ..spec(6, &[("group", "public"), ("scheme", "internal")]) };
     ensure!(settle(&moto, &*balancers, &internal, &all).await? != shared, "an internal Service is public");

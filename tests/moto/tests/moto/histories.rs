@@ -5,9 +5,9 @@
 //! Every target is reachable when its Service settles, and no change interrupts that. Exceptions: users manage the
 //! rules in nodes' security groups themselves, or a fault refused a rule.
 //!
-//! `MOTO_HISTORIES` and `MOTO_SEED` set their number and the first seed; a failure prints its seed and its steps. With
-//! `MOTO_SLOW=1` created resources are visible late, the setup of load balancers fails, network interfaces are kept,
-//! and pages are small.
+//! `MOTO_HISTORIES` and `MOTO_SEED` set the number of histories and the first seed; a failure prints its seed and its
+//! steps. With `MOTO_SLOW=1` created resources are visible late, the setup of load balancers fails, network interfaces
+//! are kept, and pages are small.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl History {
         self.targets = Targets { endpoints: endpoints.into(), ..nodes };
     }
 
-    /// Returns a Service as users write it; fields that cannot be changed later are those of `before`.
+    /// Returns a Service as users write it; fields that cannot be changed later are taken from `before`.
     fn spec(&mut self, slot: usize, before: Option<&LoadBalancerSpec>) -> LoadBalancerSpec {
         let id = before.map_or_else(|| id(slot), |spec| spec.id.clone());
         let mut ports: Vec<(u16, Protocol)> = PORTS.into();

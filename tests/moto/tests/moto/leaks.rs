@@ -99,10 +99,10 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     let _manager = bed.ccm(&[&flags[..], &["--collect-leaked-load-balancers"]].concat()).await?;
     eventually("leaked resources are deleted", || async {
         let resources = AccountResources::read(&bed.moto).await?;
-        // The Service's load balancer and target group; target groups of other clusters.
+        // What is left: the Service's load balancer and target group, and target groups of other clusters.
         ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == 3, "{resources:?}");
-        // The Service's security group and the shared one; rules for the shared one, for the Service, and of another
-        // client.
+        // What is left: the Service's security group and the shared one; rules for the shared one, for the Service, and
+        // of another client.
         ensure!(resources.security_groups.len() == 2 && resources.node_rules == 3, "{resources:?}");
         Ok(())
     })
@@ -116,7 +116,7 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
 /// After the deletion of leaked resources that others do not use, the next call for another Service uses the last
 /// listing.
 ///
-/// A listing serves for seconds only, so that a pause of the machine needs another attempt.
+/// Listings are reused for seconds only: if the machine pauses, the test makes another attempt.
 pub async fn deletion_of_a_leak_keeps_the_listing(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

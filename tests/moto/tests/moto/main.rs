@@ -107,7 +107,7 @@ fn main() -> std::process::ExitCode {
         },
         conformance::{provider_passes_the_conformance_suite, configuration_is_completed_from_instance_metadata},
         nodes::{
-            nodes_get_the_data_of_their_instances, one_bad_id_does_not_split_the_batch_into_single_calls, nodes_are_initialized_despite_faults,
+            nodes_get_the_data_of_their_instances, bad_ids_do_not_split_the_batch_into_single_calls, nodes_are_initialized_despite_faults,
             node_waits_for_an_instance_that_is_not_visible_yet, nodes_follow_stopped_started_and_terminated_instances, three_hundred_nodes_are_initialized,
         },
         pods::{

@@ -46,7 +46,8 @@ async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 
     Ok([balancer, targets, group])
 }
 
-/// A Service with cloud-provider-aws's finalizer that the controller serves: its cleanup here deletes nothing.
+/// The controller serves a Service that has cloud-provider-aws's finalizer: the cleanup by this provider deletes
+/// nothing.
 pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("type", "external"), ("nlb-target-type", "ip")]);

@@ -49,7 +49,7 @@ pub async fn nodes_get_the_data_of_their_instances(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn one_bad_id_does_not_split_the_batch_into_single_calls(_: Space) -> Result<()> {
+pub async fn bad_ids_do_not_split_the_batch_into_single_calls(_: Space) -> Result<()> {
     const NODES: usize = 40;
     let bed = AwsBed::start().await?;
     let instances = bed.moto.run(NODES).await?;
@@ -101,7 +101,7 @@ pub async fn nodes_are_initialized_despite_faults(_: Space) -> Result<()> {
         ("denied for a while", some("DescribeInstances", denied())),
         ("the first call fails", some("DescribeVpcs", Effect::Outage)),
         ("no zones", Fault::always("DescribeAvailabilityZones", Effect::Outage)),
-        ("no right to the topology", Fault::always("DescribeInstanceTopology", denied())),
+        ("no permission for the topology", Fault::always("DescribeInstanceTopology", denied())),
         ("the topology is slow", Fault::always("DescribeInstanceTopology", Effect::Slow(Duration::from_secs(60)))),
     ] {
         initialize_despite(&bed, what, fault).await?;
@@ -128,7 +128,7 @@ pub async fn node_waits_for_an_instance_that_is_not_visible_yet(_: Space) -> Res
     bed.until_initialized(instance).await.map(drop)
 }
 
-async fn has_shutdown_taint(bed: &AwsBed, instance: &Instance, wanted: bool) -> Result<()> {
+async fn until_shutdown_taint(bed: &AwsBed, instance: &Instance, wanted: bool) -> Result<()> {
     eventually(format!("{} has the shutdown taint: {wanted}", instance.name), || async {
         let node = bed.cloud.nodes().get(&instance.name).await?;
         ensure!(taints(&node).contains(&SHUTDOWN) == wanted, "{:?}", taints(&node));
@@ -148,18 +148,18 @@ pub async fn nodes_follow_stopped_started_and_terminated_instances(_: Space) -> 
     let [stopped, terminated, running] = &instances[..] else { unreachable!("three were made") };
     bed.moto.stop(&stopped.id).await?;
     bed.cloud.set_ready_condition(&stopped.name, "Unknown").await?;
-    has_shutdown_taint(&bed, stopped, true).await?;
+    until_shutdown_taint(&bed, stopped, true).await?;
     bed.moto.resume(&stopped.id).await?;
     bed.cloud.set_ready_condition(&stopped.name, "True").await?;
-    has_shutdown_taint(&bed, stopped, false).await?;
+    until_shutdown_taint(&bed, stopped, false).await?;
 
-    // While AWS does not respond, no Node is deleted.
+    // While AWS throttles the reads, no Node is deleted.
     bed.moto.proxy.arm(Fault::always("DescribeInstances", Effect::Throttle { retry_after: None }));
     bed.moto.terminate(&terminated.id).await?;
     for instance in [terminated, running] {
         bed.cloud.set_ready_condition(&instance.name, "Unknown").await?;
     }
-    during(2 * QUIET, "no Node is deleted while AWS does not respond", || async {
+    during(2 * QUIET, "no Node is deleted while AWS throttles the reads", || async {
         let count = bed.cloud.nodes().list(&ListParams::default()).await?.items.len();
         ensure!(count == 3, "{count} Nodes exist, not 3");
         Ok(())

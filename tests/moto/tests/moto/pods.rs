@@ -9,7 +9,7 @@ use providers::{EndpointTarget, ErrorKind, LoadBalancerSpec, NodeTarget, PodRef,
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets};
 use crate::bed::CLUSTER;
 
-/// A range of addresses for pods, next to that of the nodes.
+/// A range of addresses for pods, next to the range of the nodes.
 const POD_RANGE: &str = "100.64.0.0/16";
 
 /// Creates a subnet for pods, in a separate range of the network.

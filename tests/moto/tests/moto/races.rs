@@ -30,7 +30,7 @@ pub async fn load_balancer_of_a_group_is_deleted_when_deletions_overlap(_: Space
     delete_overlapping(&moto, &member(1, 80), &member(2, 443)).await
 }
 
-/// Returns a Service for UDP: its rules for health checks of nodes are the same as those of another one.
+/// Returns a Service for UDP: two such Services have the same rules for health checks of nodes.
 fn dns(number: usize, node_port: u16, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let udp = Port { protocol: Protocol::Udp, node_port: Some(node_port), ..port(53) };
     LoadBalancerSpec { ports: vec![udp], ..spec(number, annotations) }

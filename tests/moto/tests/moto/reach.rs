@@ -41,7 +41,7 @@ pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     reached_without_a_gap(&[]).await
 }
 
-/// The same with rules for clients and subnets in the nodes' groups, as cloud-provider-aws makes them.
+/// As the test above, with rules for clients and subnets in the nodes' groups, as cloud-provider-aws creates them.
 pub async fn targets_without_the_shared_group_are_reached_without_a_gap(_: Space) -> Result<()> {
     reached_without_a_gap(&[("disable-nlb-sg", "true")]).await
 }
@@ -81,7 +81,8 @@ async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
 }
 
 /// Two load balancers without security groups need the same rule for health checks of nodes, which EC2 stores once. The
-/// one that is named in it is deleted, by the process that made both, and by another one that has not read them yet.
+/// load balancer that the rule names is deleted, once by the process that created both, and once by another process
+/// that has not read them yet.
 pub async fn rule_of_two_load_balancers_stays_while_one_needs_it(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -147,7 +148,7 @@ pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()>
     let moto = Moto::start(CLUSTER).await?;
     let start = async || {
         let balancers = new_process(&moto).await?;
-        // Instead of the published policy, which a new process gets.
+        // This policy replaces the published one, which each new process gets.
         moto.proxy.enforce(Policy::parse(&[POLICY, RULES_ANYWHERE], &[("CLUSTER", CLUSTER)])?);
         anyhow::Ok(balancers)
     };
@@ -188,8 +189,8 @@ pub async fn rules_in_groups_without_the_tag_are_revoked(_: Space) -> Result<()>
     Ok(())
 }
 
-/// Creates a load balancer with the name of a Service's, as a copy of the cluster would. Adds a rule for it to the
-/// nodes' group. Returns the description of the rule.
+/// Creates a load balancer with the name of a Service's load balancer, as a copy of the cluster would. Adds a rule for
+/// it to the nodes' group. Returns the description of the rule.
 async fn copy_of(moto: &Moto, id: &LoadBalancerId, port: &str) -> Result<String> {
     let (name, subnet) = (id.default_name(), &moto.network.subnets[0]);
     let copy = [
@@ -206,8 +207,8 @@ async fn copy_of(moto: &Moto, id: &LoadBalancerId, port: &str) -> Result<String>
     Ok(description)
 }
 
-/// The load balancer with the name of a Service's belongs to a copy of the cluster: its rules stay when the Service is
-/// deleted.
+/// A load balancer with the name of a Service's load balancer belongs to a copy of the cluster: its rules stay when the
+/// Service is deleted.
 pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let one = spec(1, &[("disable-nlb-sg", "true")]);

@@ -8,7 +8,7 @@ use providers::ErrorKind;
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-/// If such an error were terminal, targets would not follow nodes and pods until a user changes the Service.
+/// The refusal is not a terminal error: targets would not follow nodes and pods until a user changes the Service.
 pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;

@@ -48,7 +48,7 @@ async fn table_has(bed: &AwsBed, table: &str, nodes: &[(&Instance, usize)]) -> R
     .await
 }
 
-async fn has_condition(bed: &AwsBed, instance: &Instance, status: &str, reason: &str) -> Result<()> {
+async fn until_condition(bed: &AwsBed, instance: &Instance, status: &str, reason: &str) -> Result<()> {
     eventually(format!("{} has the condition {reason}", instance.name), || async {
         let condition = network(&bed.cloud.nodes().get(&instance.name).await?)?;
         ensure!(condition == (status.to_owned(), reason.to_owned()), "{condition:?}");
@@ -68,7 +68,7 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     let table = &bed.moto.network.table;
     table_has(&bed, table, &[(one, 1), (two, 2), (three, 3)]).await?;
     for instance in [one, two, three] {
-        has_condition(&bed, instance, "False", "RouteCreated").await?;
+        until_condition(&bed, instance, "False", "RouteCreated").await?;
         let parameters = [("InstanceId", &*instance.id), ("Attribute", "sourceDestCheck")];
         let checks = bed.moto.aws.call(Service::Ec2, "DescribeInstanceAttribute", &parameters).await?;
         ensure!(checks.contains("<value>false</value>"), "{} does not forward: {checks}", instance.name);
@@ -100,7 +100,7 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     bed.cloud.nodes().delete(&three.name, &DeleteParams::default()).await?;
     register(&bed, four, 3).await?;
     table_has(&bed, table, &[(two, 2), (four, 3)]).await?;
-    has_condition(&bed, four, "False", "RouteCreated").await
+    until_condition(&bed, four, "False", "RouteCreated").await
 }
 
 pub async fn every_table_gets_its_routes(_: Space) -> Result<()> {
@@ -148,7 +148,7 @@ pub async fn routes_are_created_despite_faults(_: Space) -> Result<()> {
         register(&bed, instance, number).await?;
         nodes.push((instance, number));
         table_has(&bed, table, &nodes).await?;
-        has_condition(&bed, instance, "False", "RouteCreated").await?;
+        until_condition(&bed, instance, "False", "RouteCreated").await?;
         ensure!(bed.moto.proxy.faults_applied() > 0, "{what}: no call had the fault");
         bed.moto.proxy.disarm();
     }
@@ -157,7 +157,7 @@ pub async fn routes_are_created_despite_faults(_: Space) -> Result<()> {
     bed.moto.proxy.arm(Fault::always("CreateRoute", full));
     let (last, number) = (&instances[6], 7);
     register(&bed, last, number).await?;
-    has_condition(&bed, last, "True", "NoRouteCreated").await?;
+    until_condition(&bed, last, "True", "NoRouteCreated").await?;
     eventually("the quota is reported", || async {
         let events = bed.cloud.events(&last.name).await?;
         let is_quota_event =

@@ -1,4 +1,5 @@
-//! Target groups that other clusters register in too: each deregisters only its own targets, even after restarts.
+//! Target groups in which several clusters register targets: each cluster deregisters only its own, even after
+//! restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 #[derive(Default)]
 pub struct RecordsInMemory {
     records: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
-    /// True while the API server does not allow them to be read.
+    /// True while the API server does not allow the records to be read.
     pub denied: AtomicBool,
 }
 
@@ -81,7 +82,7 @@ pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
         [("TargetGroupArn", &*group), ("Targets.member.1.Id", &other_cluster.id), ("Targets.member.1.Port", "30080")];
     moto.aws.call(Service::Elb, "RegisterTargets", &register).await?;
 
-    // The same process, and one without a cache.
+    // The targets change, first in the same process, then in processes without a cache.
     balancers.set_targets(&one, &targets(&own[1..])).await?;
     ensure!(
         registered(&moto, &group).await? == ids(&[&own[1], &own[2], other_cluster]),

@@ -83,7 +83,7 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
         moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         drop(new_process(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
-        // It is visible again, and has no tags yet.
+        // The load balancer is visible again, and has no tags yet.
         let next = new_process(&moto).await?;
         for _ in 0..delay {
             drop(next.list_owned().await);
@@ -266,7 +266,7 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &one, &pods(&name, 10..16)).await?;
     balancers.set_targets(&one, &pods(&name, 20..26)).await?;
     ensure!(addresses(&moto).await? == expected(20..26), "{:?}", addresses(&moto).await?);
-    // Again in a process without a cache.
+    // The pods are replaced again, in a process without a cache.
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &pods(&name, 30..36)).await?;
     ensure!(addresses(&moto).await? == expected(30..36), "{:?}", addresses(&moto).await?);

@@ -53,7 +53,7 @@ async fn ports(moto: &Moto, balancer: &str) -> Result<Vec<String>> {
 async fn description(moto: &Moto, balancer: &str) -> Result<[String; 3]> {
     let elb = async |action: &str, parameter: &str| -> Result<String> {
         let response = moto.aws.call(Service::Elb, action, &[(parameter, balancer)]).await?;
-        // Without the id of the request.
+        // The id of the request is omitted.
         Ok(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned())
     };
     Ok([

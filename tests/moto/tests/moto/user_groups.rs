@@ -81,7 +81,7 @@ impl UsersBalancer {
         }
         for (action, parameter, arn) in calls {
             let response = moto.aws.call(Service::Elb, action, &[(parameter, arn)]).await?;
-            // Without the id of the request.
+            // The id of the request is omitted.
             all.push(response.split("<ResponseMetadata>").next().unwrap_or_default().to_owned());
         }
         Ok(all)
@@ -112,11 +112,11 @@ pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) 
     Ok(())
 }
 
-/// Targets follow nodes and crashes, another owner's target stays, and nothing remains of a deleted Service.
+/// Targets follow nodes, even after crashes. Another owner's target stays, and nothing remains of a deleted Service.
 pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;
-    let (others, own) = instances.split_last().context("machines")?;
+    let (others, own) = instances.split_last().context("no instances")?;
     let users = UsersBalancer::create(&moto, &["80"]).await?;
     let group = &users.groups[0];
     let register = [("TargetGroupArn", &**group), ("Targets.member.1.Id", &others.id), ("Targets.member.1.Port", "9")];
@@ -146,7 +146,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(moto.proxy.changes() == changes, "changes without a reason: {:?}", moto.proxy.calls());
 
-    // A crash during the deletion, and another process.
+    // The process crashes during the deletion, and another process continues.
     moto.proxy.arm(Fault::first("DeregisterTargets", Effect::Outage));
     ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "it was deleted");
     moto.proxy.disarm();
@@ -194,7 +194,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     let http = group(&moto, "http", &[("Protocol", "HTTP")], &consent).await?;
     let elsewhere = group(&moto, "elsewhere", &[("VpcId", &other_vpc)], &consent).await?;
     let held = AccountResources::read(&moto).await?;
-    // A recent listing lacks the new groups.
+    // A new process, because the last listing of the first one lacks the new groups.
     let balancers = new_process(&moto, &records).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),
@@ -214,7 +214,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     }
     ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
 
-    // Once the owner agrees, the tags are read again soon. Without a listener, the group gets no traffic.
+    // When the owner has set the tag, the tags are read again soon. Without a listener, the group gets no traffic.
     let tags =
         [("ResourceArns.member.1", &*of_others), ("Tags.member.1.Key", ALLOWED), ("Tags.member.1.Value", "default")];
     moto.aws.call(Service::Elb, "AddTags", &tags).await?;

@@ -264,7 +264,7 @@ fn folder(index: u8) -> PathBuf {
 }
 
 /// Takes the locks of the owner and of the keeper, or returns `None` if another process has one of them. The keeper's
-/// is only tried with the owner's: a keeper that starts at this moment must get its own.
+/// lock is tried only after the owner's was taken: otherwise a keeper that starts at this moment could fail to take it.
 fn lock_both(index: u8) -> Result<Option<(FileLock, FileLock)>> {
     let Some(owner) = lock(index, OWNER)? else { return Ok(None) };
     Ok(lock(index, KEEPER)?.map(|keeper| (owner, keeper)))

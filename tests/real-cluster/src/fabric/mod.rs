@@ -26,14 +26,14 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Maximum duration of a health check. A node that exceeds it gets no traffic until it responds again.
 const CHECK_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Keeps the router's routes equal to the mock cloud's, until it is dropped.
+/// Keeps the router's routes equal to those of the mock cloud, until this value is dropped.
 #[derive(Debug)]
 pub struct Fabric {
     task: JoinHandle<()>,
 }
 
 impl Fabric {
-    /// Starts it for the cloud at `server` and the router in a network namespace.
+    /// Starts the updates for the cloud at `server` and the router in a network namespace.
     pub fn start(server: SocketAddr, router: PathBuf) -> Self {
         let task = tokio::spawn(async move {
             let mut table = Table::new();

@@ -30,7 +30,7 @@ use crate::network;
 /// The port at the router's address.
 pub const PORT: u16 = 5000;
 
-/// The registry that it replaces.
+/// The registry that this one replaces.
 pub const HOST: &str = "registry.k8s.io";
 
 /// The running task. It ends when this is dropped.

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// The node's own folder, as seen from inside.
+/// The node's own folder, by its path inside the node.
 pub const OWN: &str = "/run/bed/node";
 
-/// The folder of programs, as seen from inside.
+/// The folder of programs, by its path inside the node.
 pub const PROGRAMS: &str = "/run/bed/programs";
 
-/// The folder of all volumes, as seen from inside.
+/// The folder of all volumes, by its path inside the node.
 pub const VOLUMES: &str = "/run/bed/volumes";
 
 /// A node.
@@ -49,7 +49,7 @@ impl NodeConfig {
     /// The program of the CSI driver.
     pub const DRIVER: &str = "csi-folder";
 
-    /// Reads it from a file.
+    /// Reads the configuration from a file.
     ///
     /// # Errors
     /// When the file does not exist or is not the JSON of a node.

@@ -168,7 +168,7 @@ fn kubelet() -> Value {
         // Images come from a file and cannot be pulled again; the disk is the machine's.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        // Absolute, as the requirement of free space is: a part of a large disk may be more than that.
+        // Thresholds in bytes, like the requirement of free space: a percentage of a large disk may be more than that.
         "evictionHard": { "memory.available": "50Mi", "nodefs.available": "100Mi", "imagefs.available": "100Mi" },
     })
 }
@@ -181,7 +181,7 @@ fn kube_proxy(node: &str) -> Value {
         "mode": "nftables",
         "clusterCIDR": PODS,
         "hostnameOverride": node,
-        // The limit of connections is the machine's.
+        // The machine's limit of connections is not changed.
         "conntrack": { "maxPerCore": 0, "min": 0 },
     })
 }

@@ -77,7 +77,7 @@ fn mount_cgroups(layout: &Layout) -> Result<()> {
 }
 
 fn mount_own_folders(node: &NodeConfig) -> Result<()> {
-    // These may be in folders that the following mounts hide. An open folder can still be mounted.
+    // The mounts below may hide these folders. An open folder can still be mounted.
     let mut folders = vec![(open(&node.folder)?, OWN), (open(&node.programs)?, PROGRAMS)];
     if let Some(volumes) = &node.volumes {
         folders.push((open(volumes)?, VOLUMES));
@@ -152,7 +152,7 @@ REAL_CLUSTER_TEST_STEP=remove "$@" || status=1
 exit "$status"
 "#;
 
-    /// With cgroup v1, the kernel's v2 has only those controllers that v1 leaves.
+    /// With cgroup v1, the kernel's v2 has only the controllers that v1 does not use.
     #[test]
     fn node_divides_its_own_cgroup_when_the_machine_has_v2() {
         const NAME: &str = "node::mounts::tests::node_divides_its_own_cgroup_when_the_machine_has_v2";
@@ -189,7 +189,7 @@ exit "$status"
                 let text = [output.stdout, output.stderr].concat();
                 match output.status.code() {
                     Some(0) => {}
-                    // Only the first steps may be refused.
+                    // Only the first steps may be left out for lack of rights.
                     Some(1) if !String::from_utf8_lossy(&text).contains("running 1 test") => {
                         println!("left out: this process may not make namespaces");
                     }

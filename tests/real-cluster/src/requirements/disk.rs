@@ -41,7 +41,7 @@ pub(super) struct FileSystem {
     device: u64,
     free: u64,
     is_in_memory: bool,
-    /// Programs on it are not executed.
+    /// Programs on the file system are not executed.
     is_noexec: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn needs(programs: &Programs, demand: &Demand, build: Space) -> Vec<N
         Need { folder: env::temp_dir(), bytes: cluster_bytes(demand) },
         Need { folder: programs.folder.clone(), bytes: build.programs },
     ];
-    // It fails without Go, which is reported as a missing requirement.
+    // `caches` fails without Go, which is reported as a missing requirement.
     if build.cache > 0
         && let Ok([cache, modules]) = go::caches()
     {

@@ -69,7 +69,7 @@ fn instances(limit: Option<u64>, used: u64, nodes: u8) -> Option<String> {
     })
 }
 
-/// Returns the number of instances that processes of root have. Other users do not see them: none.
+/// Returns the number of instances that processes of root have. Other users cannot count them: none.
 fn used_instances() -> u64 {
     if !is_root() {
         return 0;

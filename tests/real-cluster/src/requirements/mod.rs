@@ -92,8 +92,8 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
     Ok(missing)
 }
 
-/// Returns a sentence about addresses that a cluster cannot have. Without the program `ip`, only the missing program is
-/// reported. Some implementations of `ip` cannot write JSON.
+/// Returns a sentence about addresses that a cluster cannot have. If `ip` fails, returns its error, because some
+/// implementations of `ip` cannot write JSON. If `ip` is missing, returns `None`: [`tools`] reports that.
 fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> {
     match conflicts {
         Ok(conflicts) => conflicts.map(|conflicts| format!("addresses for a cluster: {conflicts}")),

@@ -82,7 +82,7 @@ impl Trial {
         self.failure_in(&env::temp_dir())
     }
 
-    /// Tries it with a temporary folder in `parent`.
+    /// Runs the trial with a temporary folder in `parent`.
     fn failure_in(&self, parent: &Path) -> Option<String> {
         let folder = match tempfile::Builder::new().prefix("cluster-trial-").tempdir_in(parent) {
             Ok(folder) => folder,
@@ -122,7 +122,7 @@ mod tests {
     fn trial_reports_its_need_and_the_error() {
         let trial = Trial { need: "a need", script: "echo refused >&2; echo; echo twice >&2; exit 1" };
         let failure = trial.failure().unwrap();
-        // Without the rights to make namespaces, the error is that of unshare.
+        // Without the rights to make namespaces, unshare itself reports the error.
         assert!(failure.starts_with("a need (") && failure.lines().count() == 1, "{failure}");
     }
 

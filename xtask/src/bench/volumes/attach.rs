@@ -20,7 +20,7 @@ use crate::bench::{api, kubelets};
 pub struct Size {
     /// Pods, each with a volume.
     pub pods: u32,
-    /// The nodes that they are spread over.
+    /// The nodes that the pods are spread over.
     pub nodes: u32,
 }
 
@@ -48,7 +48,7 @@ pub async fn measure(
     let _leases = kubelets::Kubelets::start(&client, size.nodes).await?;
     let nodes: Vec<String> = (0..size.nodes).map(node).collect();
     api::each("drivers registered", nodes.iter(), async |node| objects::create_csi_node(&client, node).await).await?;
-    api::each("bound claims made", 0..size.pods, async |number| {
+    api::each("bound claims created", 0..size.pods, async |number| {
         objects::create_bound(&client, NAMESPACE, &objects::claim_name(number)).await
     })
     .await?;
@@ -99,7 +99,7 @@ impl ManagerRun<'_> {
     /// Starts all pods, then moves all of them, and then deletes all of them.
     async fn run_together(&self, start: Instant) -> Result<()> {
         let numbers = || 0..self.size.pods;
-        api::each("pods made", numbers(), async |number| self.create(number, Place::First).await).await?;
+        api::each("pods created", numbers(), async |number| self.create(number, Place::First).await).await?;
         self.until_running("started", start).await?;
         api::each("pods moved", numbers(), async |number| {
             self.end(number, Place::First).await?;

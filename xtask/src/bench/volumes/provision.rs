@@ -43,7 +43,7 @@ pub async fn measure(
     Ok(Measurement::new(about, Some(seconds), (&from, &to), manager.requests_since(&from)?))
 }
 
-/// Returns the seconds from the first claim to the last binding, and the mark before them.
+/// Returns the seconds from the first claim to the last binding, and the checkpoint before the first claim.
 async fn run(
     client: &Client,
     manager: &ManagerProcess<'_>,
@@ -56,7 +56,7 @@ async fn run(
     let from = manager.mark()?;
     let start = Instant::now();
     let collection = objects::claims(NAMESPACE);
-    api::each("claims made", 0..count, async |number| {
+    api::each("claims created", 0..count, async |number| {
         let claim = objects::claim(&objects::claim_name(number));
         api::create(client, &collection, "bench", &claim).await.map(drop)
     })

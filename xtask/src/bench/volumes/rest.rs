@@ -27,7 +27,7 @@ impl ClaimsAtRest {
         let client = cluster.client(Identity::Admin).await?;
         api::create_namespaces(&client, [NAMESPACE.to_owned()]).await?;
         objects::create_class(&client).await?;
-        api::each("bound claims made", 0..claims, async |number| {
+        api::each("bound claims created", 0..claims, async |number| {
             objects::create_bound(&client, NAMESPACE, &objects::claim_name(number)).await
         })
         .await?;

@@ -10,7 +10,7 @@ pub const RESOLUTION: Duration = Duration::from_secs(1);
 /// The missed goals of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissedGoals {
-    /// It took longer than with upstream's manager, beyond the tolerance.
+    /// The change took longer than with upstream's manager, beyond the tolerance.
     pub time: bool,
     /// More requests failed.
     pub failed: bool,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_node_failure_of_23_november_misses_the_time_without_failures() {
+    fn goal_is_missed_when_requests_fail_for_longer_after_a_node_failure() {
         let run = |took, requests, failed, lasted| Summary {
             runs: 1,
             took: sample(took, 0.0),

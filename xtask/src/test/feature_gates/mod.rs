@@ -1,9 +1,9 @@
 //! Feature gates and their tests: each gate that switches something has a cluster test with it on and one with it off.
 //!
-//! The gates are those of `docs/feature-gates.md`, which is made from the table of the binary. `tests.txt` has a line per
-//! gate that is not fixed, and that is not locked in all versions that can be emulated: the gate, the tests with it on,
-//! and the tests with it off, with `|` between them; a test is `file::function`, and several are separated by blanks. A
-//! test of another kind does not count: only the real API server shows the effect of a gate.
+//! The gates are those of `docs/feature-gates.md`, which is made from the table of the binary. `tests.txt` has a line
+//! per gate that is not fixed, and that is not locked in all versions that can be emulated: the gate, the tests with it
+//! on, and the tests with it off, with `|` between them; a test is `file::function`, and several are separated by
+//! blanks. A test of another kind does not count: only the real API server shows the effect of a gate.
 //!
 //! If `KUBERNETES_SOURCE` is set to the root of upstream's source, the test also fails when upstream's manager reads a
 //! gate that is not on the page.

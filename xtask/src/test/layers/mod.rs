@@ -3,7 +3,7 @@
 //! The layers are data (`order.rs`). The test fails with the file, the line, the import and the violated rule, and if
 //! a module of a crate is in no layer.
 
-mod circles;
+mod cycles;
 mod imports;
 mod order;
 
@@ -113,13 +113,9 @@ fn files_do_not_import_each_other() {
         let (heads, files): (Vec<_>, Vec<_>) =
             sources(&crate::cargo::workspace().join(layers.folder)).into_iter().partition(|(path, _)| is_head(path));
         let read = |sources: Vec<(PathBuf, Source)>| sources.into_iter().map(|(_, source)| source).collect::<Vec<_>>();
-        for circle in circles::circles(&read(files), &read(heads)) {
-            let _ = writeln!(
-                text,
-                "{}: {} import each other: move what they share below",
-                layers.folder,
-                circle.join(", ")
-            );
+        for cycle in cycles::cycles(&read(files), &read(heads)) {
+            let _ =
+                writeln!(text, "{}: {} import each other: move what they share below", layers.folder, cycle.join(", "));
         }
     }
     assert!(text.is_empty(), "\n{text}");

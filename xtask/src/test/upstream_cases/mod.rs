@@ -59,7 +59,7 @@ struct Case<'a> {
     upstream: &'a str,
     /// A description of the case.
     case: &'a str,
-    /// Tests that cover it, or the reason why none does.
+    /// Tests that cover the case, or the reason why no test does.
     covered: Result<Vec<&'a str>, &'a str>,
 }
 
@@ -137,7 +137,8 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
         }
         let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same repository.
+        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same
+        // repository.
         let present = packages.iter().map(|package| Path::new(&source).join(package));
         let present =
             present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));

@@ -102,7 +102,8 @@ async fn uncached_read_decides_whether_a_service_exists() {
     sim.change(&key("gone"), |service| service.meta.uid = Uid::parse("uid-gone"));
     assert_eq!((audit(&process).await, audit(&process).await), (0, 0));
     assert_eq!((balancers(&sim), sim.take_events()), (vec!["gone".to_owned(), "web".to_owned()], vec![]));
-    // Once the cache contains it, it requests no load balancer: the leak is reported, and a user has to fix it.
+    // Once the cache contains the Service, it no longer requests a load balancer: the leak is reported, and a user has
+    // to fix it.
     sim.change(&key("gone"), |service| service.kind = ServiceType::ClusterIp);
     process.deliver(&key("gone"));
     pass(1.0).await;
@@ -133,9 +134,9 @@ async fn resource_of_an_uncertain_owner_is_reported_and_never_deleted() {
     let process = Process::over(&sim, 1, Arc::new(cloud));
     audit(&process).await;
     let second = process.audit().await;
-    assert_eq!((second.leaks, second.again), (2, Some(Duration::from_secs(7))));
+    assert_eq!((second.leaks, second.retry_after), (2, Some(Duration::from_secs(7))));
     let third = process.audit().await;
-    assert_eq!((third.leaks, third.again), (1, None));
+    assert_eq!((third.leaks, third.retry_after), (1, None));
     let events = sim.take_events();
     assert!(
         events.iter().any(|event| event.contains("perhaps") && event.contains("by hand if they are not needed")),
@@ -194,7 +195,7 @@ fn resource_of_a_service_that_requests_it_is_not_a_leak() {
     assert!(!left(own.clone(), &|_| {}));
     assert!(
         left(LoadBalancerId { uid: "another".into(), ..own.clone() }, &|_| {}),
-        "it belongs to a previous Service of this name"
+        "it belongs to a previous Service with this name"
     );
     assert!(left(own.clone(), &plain));
     assert!(!left(own.clone(), &plain_with_finalizer), "its finalizer waits for the deletion");

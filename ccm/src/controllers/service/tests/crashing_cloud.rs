@@ -1,4 +1,4 @@
-//! The mock cloud as a process of the simulation uses it.
+//! The mock cloud, with a crash of the process after any of its calls.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -189,7 +189,7 @@ async fn missing_other_service_is_reported_once_and_used_when_created() {
     pass(1.0).await;
     assert_eq!((cloud.node_ports("green"), cloud.calls()), (vec![Some(30_080)], (1, 0)));
 
-    // It is deleted again: the load balancer stays as it is, and its targets still follow the nodes.
+    // The other Service is deleted again: the load balancer stays as it is, and its targets still follow the nodes.
     sim.delete(&key("green"));
     process.deliver(&key("green"));
     pass(1.0).await;

@@ -416,7 +416,7 @@ async fn settled_load_balancer_is_checked_again_when_the_provider_requests_it() 
     let before = acts();
     pass(50.0).await;
     assert_eq!(acts(), before);
-    // Until then targets are updated without the whole comparison.
+    // Before the next check of the whole load balancer, changes of nodes only update its targets.
     sim.set_nodes(vec![node("node-0")]);
     process.nodes_changed();
     pass(1.0).await;

@@ -406,7 +406,7 @@ impl Cluster for ProcessCache {
         Ok(self.sim.services().into_iter().map(|(key, service)| (key, service.meta.uid)).collect())
     }
 
-    async fn hold(&self, service: &Service) -> Result<(), Refusal> {
+    async fn add_finalizer(&self, service: &Service) -> Result<(), Refusal> {
         let changed = |now: &Service| now.meta.uid == service.meta.uid && now.meta.version != service.meta.version;
         if self.sim.get(&service.meta.key()).as_ref().is_some_and(changed) {
             return Err(Refusal::Changed);

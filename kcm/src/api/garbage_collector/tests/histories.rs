@@ -238,7 +238,7 @@ impl Simulation {
         let mut owners = Vec::new();
         for reference in meta.owners.iter() {
             let coordinates = Identity::of_owner(reference, &meta.namespace);
-            // No read ever becomes too old here: only changes of the graph discard it.
+            // Reads never expire here: only changes of the graph discard them.
             let known = self.graph.owner_reads.get(&coordinates, self.began);
             let state = known.unwrap_or_else(|| match self.owner_of(&meta.namespace, reference) {
                 Some(owner) if Self::waits_for_dependents(owner) => OwnerState::Waiting,

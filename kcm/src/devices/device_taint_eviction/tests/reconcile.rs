@@ -20,7 +20,7 @@ fn filled<K: Kind + Clone>(indexes: Vec<runtime::store::Index<K>>, records: &[Ar
     Arc::new(filled_store(decode, indexes, records.iter().map(|record| (**record).clone())))
 }
 
-/// A controller that waits for the end of the countdown of the pod `p`, which the rule `r` taints.
+/// A controller that waits for the end of the countdown of the pod `p`, whose device the rule `r` taints.
 async fn waiting() -> Evictions {
     let tolerated: Toleration<'_> = ("", NO_EXECUTE, Some(1000));
     let evictions = Evictions {

@@ -283,7 +283,7 @@ async fn check(events: Vec<Event>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    // Each case starts a client.
+    // Each case starts a client, so that more cases would take too long.
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn each_pod_has_one_claim(events in proptest::collection::vec(event(), 0..60)) {

@@ -1,4 +1,4 @@
-//! Tables of the rules and of the keys that changes lead to.
+//! Tables of the rules, and of the keys that changes enqueue.
 
 mod histories;
 mod server;

@@ -43,9 +43,9 @@ const FIRST_VERSION: u64 = 50;
 /// A write without a conclusive response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not executed.
+    /// The write is not executed.
     LostBefore,
-    /// It is executed.
+    /// The write is executed.
     LostAfter,
 }
 

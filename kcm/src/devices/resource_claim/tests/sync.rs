@@ -568,12 +568,12 @@ async fn release_is_decided_again_on_the_claim_of_the_api_server() {
         ..made()
     };
     let running = vec![on_node(served())];
-    // The scheduler has reserved it for another pod, which the cache does not contain yet.
+    // The scheduler has reserved the claim for another pod, which the cache does not contain yet.
     let fixture =
         Fixture::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[reserved(&[pod_of("a"), pod_of("b")])]);
     assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::Done));
     assert_eq!(fixture.state("made"), Some((vec!["b".to_owned()], true, true)));
-    // It was replaced.
+    // The claim was replaced.
     let fixture = Fixture::new(OFF, running.clone(), vec![reserved(&[pod_of("a")])], &[]);
     let object = reserved(&[pod_of("a")]).object();
     fixture.server.add::<ResourceClaim>(&super::server::with_uid(&object, "another"));
@@ -584,7 +584,7 @@ async fn release_is_decided_again_on_the_claim_of_the_api_server() {
     fixture.server.refuse(Method::GET, 500, "InternalError");
     assert!(fixture.reconcile(key()).await.is_err());
     assert!(fixture.writes().is_empty());
-    // It changes between the read and the write.
+    // The claim changes between the read and the write.
     let fixture = Fixture::new(OFF, vec![], vec![reserved(&[pod_of("a")])], &[]);
     fixture.server.refuse(Method::PUT, 409, "Conflict");
     assert_eq!(fixture.reconcile(key()).await, Ok(Outcome::RequeueWithBackoff));

@@ -85,11 +85,11 @@ fn desired(fixture: &Fixture) -> BTreeSet<String> {
 proptest! {
     #[test]
     fn slices_finally_equal_the_pods(
-        most in 1usize..6,
+        max in 1usize..6,
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let mut fixture = Fixture::new(service(), []);
-        fixture.max_endpoints = most;
+        fixture.max_endpoints = max;
         for step in &steps {
             apply_step(&mut fixture, step);
         }
@@ -102,12 +102,12 @@ proptest! {
         let families = fixture.service.ip_families.len();
         let endpoints = fixture.pods.values().filter(|pod| is_endpoint(pod)).count();
         prop_assert_eq!(shown.len(), endpoints * families);
-        prop_assert!(fixture.sizes().iter().all(|size| *size <= most));
+        prop_assert!(fixture.sizes().iter().all(|size| *size <= max));
     }
 
     /// The endpoints with traffic are right after every sync, even if all other writes are delayed.
     #[test]
-    fn delayed_writes_concern_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
+    fn delayed_writes_change_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
         let mut fixture = Fixture::new(service(), []);
         fixture.max_endpoints = 3;
         for step in &steps {

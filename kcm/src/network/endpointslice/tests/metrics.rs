@@ -103,7 +103,7 @@ fn sync_that_may_create_nothing_changes_no_slices() {
 }
 
 #[test]
-fn distribution_that_no_service_uses_any_more_counts_zero() {
+fn distribution_without_services_counts_zero() {
     let mut bench = Bench::new(Service { traffic_distribution: Some("PreferClose".into()), ..service() }, [1]);
     let count = "services_count_by_traffic_distribution{traffic_distribution=\"PreferClose\"} ";
     bench.sync(false);

@@ -27,9 +27,9 @@ fn fixture(pods: u8, slices: &[(u8, u8)]) -> Fixture {
 
 #[test]
 fn new_slices_are_full_except_the_last() {
-    for (most, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
+    for (max, sizes) in [(100, vec![50, 100, 100]), (125, vec![125, 125]), (1000, vec![250])] {
         let mut fixture = fixture(250, &[]);
-        fixture.max_endpoints = most;
+        fixture.max_endpoints = max;
         assert_eq!(fixture.settle(), sizes.len());
         assert_eq!(fixture.sizes(), sizes);
         assert_eq!(fixture.settle(), 0);
@@ -39,7 +39,7 @@ fn new_slices_are_full_except_the_last() {
 #[test]
 fn pods_that_were_created_together_share_slices() {
     let mut fixture = fixture(250, &[]);
-    // Their ages are in another order than their names.
+    // The order of the pods' ages differs from that of their names.
     let age = |number: u8| i64::from(number) * 7 % 250;
     for (number, pod) in &mut fixture.pods {
         pod.meta.created = Time(1 + age(*number));

@@ -76,8 +76,9 @@ async fn service_without_own_slices_is_not_requeued_by_changes_of_nodes() {
 
 const FORBIDDEN: &str = r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}"#;
 
-/// Returns the controller of a Service whose only slice is full and has a pod that is no longer ready, and which has
-/// one more pod. The server refuses one method with this code and body. The requests' methods are recorded.
+/// Returns the controller of a Service whose only slice is full. One pod of the slice is no longer ready, and one
+/// further pod needs a second slice. The server refuses one method with this code and body. The requests' methods are
+/// recorded.
 async fn controller_of_a_full_slice(
     refused: Method,
     code: u16,
@@ -123,7 +124,7 @@ async fn endpoints_are_updated_while_the_creation_of_another_slice_is_refused() 
     let (controller, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     controller.reconcile(&key).await.expect_err("the creation is refused");
     assert_eq!(std::mem::take(&mut *lock(&requests)), [Method::POST, Method::PUT]);
-    // The update is not in the cache, but this controller knows nothing of it.
+    // The cache does not contain the update, and this second controller has no record of it.
     let (mut later, requests) = controller_of_a_full_slice(Method::POST, 403, FORBIDDEN).await;
     later.writes.refusals = controller.writes.refusals;
     let outcome = later.reconcile(&key).await.expect("nothing else is refused");

@@ -402,7 +402,7 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
             }
             assert_eq!(update_disruption(&mut zones, &census, &RATES, now), *expected, "{what}: {count:?}");
             let found: Vec<_> = zones.values().map(|zone| wait(zone, now)).collect();
-            // A bucket that just began to fill waits its whole time.
+            // The expected waits are minimums: a bucket that has just begun to fill has a longer wait.
             assert_eq!(
                 found.iter().map(Option::is_some).collect::<Vec<_>>(),
                 waits.iter().map(Option::is_some).collect::<Vec<_>>(),
@@ -442,7 +442,7 @@ fn bucket_returns_one_token_at_its_rate() {
 }
 
 #[test]
-fn bucket_of_any_rate_has_a_wait() {
+fn wait_for_a_token_is_valid_at_any_rate() {
     let begun = Instant::now();
     for (rate, expected) in [
         (1e-30, Some(Duration::MAX)),
@@ -503,7 +503,7 @@ fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
     }
 }
 
-/// A pass may take longer than the watch may be stalled, when the pods of many nodes are marked.
+/// A pass that marks the pods of many nodes may take longer than a watch may deliver nothing.
 #[test]
 fn long_pass_is_not_a_stall() {
     let begun = Instant::now();

@@ -150,7 +150,7 @@ async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
     let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
     deliver(&bench.leases, leased(30, Some(1)));
     bench.pass().await;
-    // The watch of Leases moves: only this node's Lease does not change.
+    // The watch of Leases delivers changes of another Lease: only this node's Lease does not change.
     let other = |version| {
         let mut other = leased(version, Some(1));
         other.meta.name = "other".into();
@@ -161,11 +161,19 @@ async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
         other(version);
         bench.pass().await;
     }
-    assert_eq!(bench.sent("GET", "/leases/").len(), 1, "it is read once, and then waited for");
-    assert!(bench.sent("PUT", "").is_empty() && bench.sent("PATCH", "").is_empty(), "nothing is concluded");
+    assert_eq!(
+        bench.sent("GET", "/leases/").len(),
+        1,
+        "the Lease is read once, and the next passes wait for the watch"
+    );
+    assert!(bench.sent("PUT", "").is_empty() && bench.sent("PATCH", "").is_empty(), "no node is marked or tainted");
     other(41);
     bench.pass().await;
-    assert_eq!(bench.sent("GET", "/leases/").len(), 2, "the watch is past that version");
+    assert_eq!(
+        bench.sent("GET", "/leases/").len(),
+        2,
+        "the Lease is read again after the watch has reached its version"
+    );
 }
 
 #[tokio::test(start_paused = true)]

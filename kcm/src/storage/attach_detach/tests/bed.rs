@@ -81,6 +81,8 @@ pub struct Server {
     pub requests: Vec<String>,
     pub refuses_lists: bool,
     pub refuses_deletions: bool,
+    /// The node whose status cannot be written.
+    pub failing_node: String,
 }
 
 impl Server {
@@ -98,6 +100,9 @@ impl Server {
             (&Method::PATCH, _) if self.refuses_lists => {
                 let body = r#"{"kind": "Status", "code": 422, "reason": "Invalid", "message": "status.volumesAttached: Invalid"}"#;
                 (422, body.as_bytes().to_vec())
+            }
+            (&Method::PATCH, _) if name == self.failing_node => {
+                (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec())
             }
             (&Method::POST, _) => {
                 let mut object = Vec::new();

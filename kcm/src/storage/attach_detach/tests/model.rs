@@ -1,6 +1,6 @@
-//! Random histories of one volume for a single node: pods, kubelets, a driver, caches that lag, crashes, lost responses
-//! and changes of the leader. The volume is never attached to two nodes. It is never detached while it is mounted,
-//! unless the node is out of service or unhealthy for long enough.
+//! Random histories of one volume that may be attached to one node only: pods, kubelets, a driver, caches that lag,
+//! crashes, lost responses and changes of the leader. The volume is never attached to two nodes. It is never detached
+//! while it is mounted, unless the node is out of service or unhealthy for long enough.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,6 +26,7 @@ enum Pod {
     Ending,
 }
 
+/// A VolumeAttachment.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     uid: u64,
@@ -36,7 +37,9 @@ struct Request {
 #[derive(Debug, Clone, Copy)]
 struct Node {
     version: u64,
+    /// The volume is in `status.volumesAttached`.
     is_listed: bool,
+    /// The volume is in `status.volumesInUse`.
     is_in_use: bool,
     is_ready: bool,
     is_out_of_service: bool,
@@ -69,13 +72,14 @@ enum Pending {
 /// Memory of a leader.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Version of the attachments that the cache must have reached.
+    /// Version that the cache of requests must have reached before the next reconcile.
     awaited_requests: u64,
     awaited_nodes: [u64; NODES],
     lists: [NodeList; NODES],
     uncertain: [bool; NODES],
     unwanted_since: [Option<u64>; NODES],
     pending: Option<Pending>,
+    /// Write of a node's list that is not sent yet: the node, its version, and the new value of `is_listed`.
     pending_list: Option<(usize, u64, bool)>,
 }
 
@@ -88,8 +92,11 @@ struct Controller {
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     None,
+    /// The request is lost: the server does not execute it.
     LostBefore,
+    /// The response is lost: the server has executed the request.
     LostAfter,
+    /// The process ends after the server has executed the request.
     Crash,
 }
 
@@ -167,7 +174,8 @@ impl Model {
                 });
             }
             Action::DeleteRequest(node) => {
-                // Other clients break the rules only while nothing is mounted.
+                // Other clients delete a request only while the volume is not mounted: nothing could prevent the
+                // violation.
                 if !self.mounted[node] && !self.server.nodes[node].is_in_use {
                     self.mark_deleting(node, None);
                 }
@@ -322,7 +330,7 @@ impl Model {
             Some(ForceDetachReason::OutOfService) => record.is_out_of_service,
             None => false,
         };
-        // The response to the write of the list replaces a read.
+        // If the response to the write of the list shows the volume not in use, the node is not read again.
         let is_released = forced.is_none() && self.leading().lists[node].take_release(VOLUME, Instant::now());
         if !is_released && (record.is_listed || record.is_in_use && !is_forced) {
             return;
@@ -331,7 +339,7 @@ impl Model {
         let request = self.controllers[self.leader].caches.requests.1.get(&node).copied();
         let pending = match request {
             Some(request) => Pending::Delete { node, uid: request.uid },
-            // The response to the creation was lost: by now it has succeeded, or it never will.
+            // The response to the creation was lost. By now the server has executed the creation, or it never will.
             None if self.server.requests.contains_key(&node) => {
                 let version = self.server.version;
                 self.leading().awaited_requests = version;
@@ -399,7 +407,7 @@ impl Model {
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);
         }
-        // A refusal is conclusive; otherwise the node is read and its version awaited.
+        // A refused write has had no effect. After success or a lost response the version of the server is awaited.
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {
@@ -407,7 +415,7 @@ impl Model {
         }
     }
 
-    /// Runs all components until nothing is left to do.
+    /// Runs all components for more rounds than any state needs to become stable.
     fn settle(&mut self) {
         for _ in 0..40 {
             (0..3).for_each(|kind| self.deliver(self.leader, kind));

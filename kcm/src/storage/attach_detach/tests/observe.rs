@@ -14,7 +14,7 @@ use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
 };
 use runtime::store::Store;
-use runtime::testing::filled_store;
+use runtime::testing::{deliver, filled_store};
 use tokio::time::Instant;
 
 use crate::storage::attach_detach::changes::{Extent, Scope};
@@ -212,6 +212,27 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     replaced.claims.clear();
     replaced.pods[0].meta.uid = Uid::parse("another");
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
+}
+
+/// Upstream's TestFindAndRemoveNonattachableVolumes.
+#[tokio::test]
+async fn users_of_a_volume_are_forgotten_when_its_driver_no_longer_attaches() {
+    let name = of_csi(DRIVER, HANDLE);
+    let mut cluster = Cluster::new();
+    let mut driver: CsiDriver = read(csi_driver::METADATA, DRIVER);
+    cluster.drivers.push(driver.clone());
+    let (caches, memory) = cluster.caches();
+    let plugin = Plugin::of(&name).expect("it is known");
+    let users = || {
+        caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, Instant::now());
+        memory.users(&name, &Scope::All).len()
+    };
+    driver.attach_required = true;
+    deliver(&caches.drivers, driver.clone());
+    assert_eq!(users(), 1);
+    driver.attach_required = false;
+    deliver(&caches.drivers, driver);
+    assert_eq!(users(), 0);
 }
 
 /// Any tenant can create pods of a node that does not run them.

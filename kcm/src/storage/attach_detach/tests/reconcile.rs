@@ -200,7 +200,7 @@ async fn volume_that_a_pod_on_another_node_uses_is_reported_immediately_and_once
     for _ in 0..5 {
         bed.reconcile(&name()).await.expect("it succeeds");
     }
-    // The first pod is deleted later: it is not reported again.
+    // The first pod is deleted later, and is not reported again.
     deleting(&mut first.meta, &[]);
     first.meta.version = 7;
     first.volumes.as_mut().expect("it has volumes").is_running = false;
@@ -269,6 +269,47 @@ async fn refused_list_fails_visibly_unless_the_cache_is_behind() {
     assert_eq!(bed.count("PATCH nodes/node"), 3);
 }
 
+/// Upstream's TestNodeStatusUpdater_UpdateNodeStatuses_FailureInFirstUpdate.
+#[tokio::test]
+async fn failed_write_of_one_node_does_not_hold_up_another() {
+    let bed = Bed::new().await;
+    for name_of_node in ["a", "b"] {
+        bed.change_node(name_of_node, node(5, &[], &[]));
+        bed.deliver_node(name_of_node);
+        bed.shared.memory.decide_listing(&name_of_node.into(), &name(), true, true);
+    }
+    lock(&bed.server).failing_node = "a".to_owned();
+    bed.reconcile_node("a").await.expect_err("the write is refused");
+    assert_eq!(bed.reconcile_node("b").await, Ok(Outcome::Done));
+    lock(&bed.server).failing_node.clear();
+    assert_eq!(bed.reconcile_node("a").await, Ok(Outcome::Done));
+    assert_eq!((bed.count("PATCH nodes/a"), bed.count("PATCH nodes/b")), (2, 1));
+}
+
+/// Upstream's Test_MarkVolumeAsUncertain and Test_AddVolumeNode_Positive_NewVolumeNewNodeWithFalseAttached.
+#[tokio::test]
+async fn volume_is_listed_only_while_its_attachment_is_confirmed() {
+    for (case, is_listed, is_attached, expected) in [
+        ("attached", false, true, &["add"][..]),
+        ("attached and listed", true, true, &[]),
+        ("requested", false, false, &[]),
+        ("requested and listed", true, false, &["remove"]),
+    ] {
+        let bed = Bed::new().await;
+        let listed = if is_listed { vec![name()] } else { Vec::new() };
+        bed.change_node("node", node(5, &listed, &[]));
+        bed.deliver_node("node");
+        bed.add_pod("web", "node");
+        bed.add_attachment("node", |attachment| attachment.attached = is_attached);
+        bed.reconcile(&name()).await.expect(case);
+        bed.reconcile_node("node").await.expect(case);
+        let sent = lock(&bed.server).requests.clone();
+        let writes = sent.iter().filter(|request| request.starts_with("PATCH"));
+        let kind = |request: &String| if request.contains(r#""op":"add""#) { "add" } else { "remove" };
+        assert_eq!(writes.map(kind).collect::<Vec<_>>(), expected, "{case}");
+    }
+}
+
 /// A volume that kubelets attach has no VolumeAttachment, so that only the nodes show where it is.
 #[tokio::test]
 async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader() {
@@ -291,7 +332,7 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
     assert!(bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("a")].is_held, "the first node has it");
     assert!(!bed.shared.memory.sites(&volume, &Scope::All)[&kinds::Str::from("b")].is_held, "the second one waits");
 
-    // The previous leader has removed it from the list, and the kubelet has mounted it before.
+    // The previous leader has removed the volume from the list, after the kubelet has mounted it.
     bed.change_node("a", node(10, &[], std::slice::from_ref(&volume)));
     bed.deliver_node("a");
     bed.shared.memory.store(&volume, &Scope::All, Sites::new());
@@ -434,7 +475,7 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     let end = |bed: &Bed, pod: usize| {
         deliver_deletion(&bed.shared.caches.pods, &ObjectKey::new("default", format!("{ended}-{pod}")));
     };
-    // Each pod and its node.
+    // The reconcile for each change visits the pod and its node.
     let visited = started + visited_after(&bed, 0..PODS_PER_NODE, end).await;
     assert!(visited <= 2 * changes, "{visited} nodes and pods for {changes} changes");
 
@@ -444,7 +485,7 @@ async fn change_of_one_pod_visits_one_node_when_thousands_share_a_volume() {
     assert_all_is_known(&bed).await;
 }
 
-/// A volume for one node, whose other nodes always count.
+/// A volume that may be attached to one node only: a decision about one node depends on the others.
 #[tokio::test(start_paused = true)]
 async fn change_of_one_pod_visits_no_other_pod_when_thousands_use_a_volume_on_one_node() {
     const PODS: usize = 2_000;
@@ -481,7 +522,7 @@ async fn nodes_that_wait_for_an_exclusive_volume_are_not_compared_with_each_othe
     }
     bed.add_attachment("node-0", |_| {});
     bed.reconcile(&name()).await.expect("it succeeds");
-    // Each pod, its node, and the node that has the volume.
+    // The reconcile for each pod visits the pod, its node, and the node that has the volume.
     let visited = bed.shared.memory.visited.load(Ordering::Relaxed);
     assert!(visited <= 3 * NODES, "{visited}");
 }

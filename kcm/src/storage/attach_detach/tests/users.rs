@@ -1,5 +1,5 @@
-//! Random histories of the pods, claims, volumes and nodes that decide who uses a volume: the reconciles of single pods
-//! and nodes find what a reconcile of all would find.
+//! Random histories of the pods, claims, volumes and nodes that determine the users of a volume: reconciles that read
+//! only the changed pods and nodes find the same users as a reconcile that reads all of them.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::storage::volume_name::{attachment_name, of_csi};
 const DRIVER: &str = "ebs.csi.aws.com";
 const HANDLE: &str = "vol-1";
 const NODES: [&str; 2] = ["a", "b"];
-/// Claims with their volumes, which have the same storage.
+/// Claims, each with the volume that it names. Both volumes have the same CSI handle.
 const CLAIMS: [(&str, &str); 2] = [("data", "pv"), ("logs", "pv-2")];
 
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// A pod uses a claim, or defines the volume itself; `is_new` for another pod of the name.
+    /// A pod uses a claim, or defines the volume itself. With `is_new` it replaces an earlier pod with its name.
     StartPod {
         pod: usize,
         node: usize,
@@ -79,12 +79,13 @@ struct World {
     version: u64,
 }
 
-fn name() -> Str {
+/// Returns the volume's name in the status of nodes.
+fn unique_name() -> Str {
     of_csi(DRIVER, HANDLE)
 }
 
-fn key(name: usize) -> ObjectKey {
-    ObjectKey::new("default", format!("pod-{name}"))
+fn pod_key(number: usize) -> ObjectKey {
+    ObjectKey::new("default", format!("pod-{number}"))
 }
 
 impl World {
@@ -94,8 +95,8 @@ impl World {
         deliver_deletion(&caches.volumes, &ObjectKey::new("", "pv"));
         deliver_deletion(&caches.claims, &ObjectKey::new("default", "data"));
         for node in NODES {
-            // The kubelets use the volume, so that nothing is attached or detached.
-            bed.change_node(node, NodeState { version: 5, attached: vec![name()], in_use: vec![name()] });
+            // The kubelets report the volume in use, so that it is neither attached nor detached.
+            bed.change_node(node, NodeState { version: 5, attached: vec![unique_name()], in_use: vec![unique_name()] });
             bed.deliver_node(node);
             bed.add_attachment(node, |attachment| {
                 attachment.meta.name = attachment_name(DRIVER, HANDLE, node).into();
@@ -110,7 +111,7 @@ impl World {
     }
 
     fn start_pod(&self, pod: usize, node: usize, volume: usize, is_new: bool) {
-        let mut started: Pod = pod_with(&key(pod).name, &[CLAIMS.get(volume).map_or("", |(claim, _)| *claim)]);
+        let mut started: Pod = pod_with(&pod_key(pod).name, &[CLAIMS.get(volume).map_or("", |(claim, _)| *claim)]);
         started.node = NODES[node].into();
         if volume == 2 {
             let mut raw = Vec::new();
@@ -124,7 +125,7 @@ impl World {
             recreated(&mut started.meta);
         }
         // The node and the volumes of a pod never change.
-        let known = self.bed.shared.caches.pods.get(&key(pod));
+        let known = self.bed.shared.caches.pods.get(&pod_key(pod));
         if known.is_none_or(|known| known.meta.uid != started.meta.uid) {
             deliver(&self.bed.shared.caches.pods, started);
         }
@@ -151,7 +152,7 @@ impl World {
 
     fn set_node(&mut self, node: usize, is_managed: bool) {
         self.version += 1;
-        let state = NodeState { version: self.version, attached: vec![name()], in_use: vec![name()] };
+        let state = NodeState { version: self.version, attached: vec![unique_name()], in_use: vec![unique_name()] };
         self.bed.change_node(NODES[node], state);
         self.bed.deliver_node(NODES[node]);
         if !is_managed {
@@ -167,12 +168,12 @@ impl World {
         match action {
             Action::StartPod { pod, node, volume, is_new } => self.start_pod(pod, node, volume, is_new),
             Action::FinishPod(pod) => {
-                if let Some(known) = caches.pods.get(&key(pod)) {
+                if let Some(known) = caches.pods.get(&pod_key(pod)) {
                     let phase = kinds::pod::Phase::Succeeded;
                     deliver(&caches.pods, Pod { phase, ..(*known).clone() });
                 }
             }
-            Action::DeletePod(pod) => deliver_deletion(&caches.pods, &key(pod)),
+            Action::DeletePod(pod) => deliver_deletion(&caches.pods, &pod_key(pod)),
             Action::SetClaim { claim, is_bound, is_new } => self.set_claim(claim, is_bound, is_new),
             Action::DeleteClaim(claim) => {
                 deliver_deletion(&caches.claims, &ObjectKey::new("default", CLAIMS[claim].0));
@@ -186,7 +187,7 @@ impl World {
     }
 
     async fn reconcile(&self) {
-        self.bed.reconcile(&name()).await.expect("it succeeds");
+        self.bed.reconcile(&unique_name()).await.expect("it succeeds");
     }
 }
 
@@ -194,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn reconciles_of_single_pods_find_the_users_that_a_reconcile_of_all_finds(
+    fn reconciles_of_changed_pods_find_the_same_users_as_a_reconcile_of_all_pods(
         actions in prop::collection::vec(action(), 1..60),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -206,9 +207,9 @@ proptest! {
                     continue;
                 }
                 let memory = &world.bed.shared.memory;
-                let state = || (memory.users(&name(), &Scope::All), memory.sites(&name(), &Scope::All));
+                let state = || (memory.users(&unique_name(), &Scope::All), memory.sites(&unique_name(), &Scope::All));
                 let found = state();
-                memory.changes.failed(&name());
+                memory.changes.failed(&unique_name());
                 world.reconcile().await;
                 prop_assert_eq!(state(), found, "after {:?}", &actions[..=at]);
             }

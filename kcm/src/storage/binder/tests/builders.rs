@@ -99,7 +99,7 @@ pub fn volume(name: &str) -> VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// Refers to claim `data` of namespace `shop`; without a uid, by name only.
+    /// Lets the volume refer to a claim of namespace `shop`; with an empty uid, by name only.
     pub fn of(mut self, name: &'static str, uid: &'static str) -> Self {
         self.claim = Some((name, uid));
         self

@@ -8,7 +8,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::builders::{ClaimSpec, VolumeSpec, claim, class, volume};
 use crate::storage::binder::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Search, bound_status, next_bind_write, next_step, unbound_status,
+    BindWrite, ClaimStep, Cluster, Search, bound_status, lost_status, next_bind_write, next_step, unbound_status,
 };
 use crate::storage::binder::volume_index::VolumeIndex;
 
@@ -409,4 +409,7 @@ fn status_of_an_unbound_claim_is_cleared() {
     let edit = unbound_status(&stale, Phase::Pending).expect("an edit is needed");
     assert_eq!((edit.phase, edit.capacity, edit.access_modes), (Some(Phase::Pending), Some(""), None));
     assert_eq!(unbound_status(&claim("data").record(), Phase::Pending), None);
+    assert_eq!(lost_status(&stale).map(|edit| (edit.phase, edit.capacity)), Some((Some(Phase::Lost), Some(""))));
+    let lost = claim("data").with(|claim| (claim.phase, claim.capacity) = ("Lost", "1Gi")).record();
+    assert_eq!(lost_status(&lost), None, "upstream leaves the status of such a claim");
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
-use kinds::persistent_volume_claim::SELECTED_NODE;
+use kinds::persistent_volume::MIGRATED_TO;
+use kinds::persistent_volume_claim::{BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use kinds::pod::Phase;
 use kinds::{Pod, Str};
 use tokio::time::advance;
 
-use super::builders::{claim, class};
+use super::builders::{ClaimSpec, claim, class};
 use crate::storage::binder::provision::{
-    Provisioning, data_source_problem, host_path_problem, node_problem, provisioning,
+    Provisioning, data_source_problem, host_path_problem, node_problem, provisioning, request_edits,
 };
 use crate::storage::binder::reclaim::event_about_users;
 use crate::storage::binder::reconciler::active_users;
@@ -38,19 +39,59 @@ fn provisioner_of_a_class_is_external_unless_its_plugin_is_compiled_in() {
 }
 
 #[test]
-fn host_path_volume_cannot_be_filled_nor_be_a_block_device() {
-    let class = class("local", "kubernetes.io/host-path", "Immediate", false, 0);
+fn request_names_the_provisioner_and_corrects_the_annotation_of_a_migration() {
+    const DRIVER: &str = "ebs.csi.aws.com";
+    for (case, provisioner, migrated_to, expected) in [
+        ("CSI", DRIVER, None, None),
+        ("CSI, migrated before", DRIVER, Some(DRIVER), Some((MIGRATED_TO, None))),
+        ("CSI, empty annotation", DRIVER, Some(""), None),
+        ("host path, migrated before", "kubernetes.io/host-path", Some("x"), Some((MIGRATED_TO, None))),
+    ] {
+        let mut claim = claim("data");
+        if let Some(driver) = migrated_to {
+            claim = claim.annotated(MIGRATED_TO, driver);
+        }
+        let mut edits = vec![(STORAGE_PROVISIONER, Some(provisioner)), (BETA_STORAGE_PROVISIONER, Some(provisioner))];
+        edits.extend(expected);
+        assert_eq!(request_edits(&claim.record(), provisioner), edits, "{case}");
+    }
+}
+
+#[test]
+fn host_path_volume_cannot_be_filled() {
     let mut with_source = (*claim("data").record()).clone();
     with_source.has_data_source = true;
     let why = "plugin \"kubernetes.io/host-path\" is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
     assert_eq!(data_source_problem(&with_source).as_deref(), Some(why));
     assert_eq!(data_source_problem(&claim("data").record()), None);
-    let block = claim("data").with(|claim| claim.is_block = true).record();
-    let problem = host_path_problem(&block, &class, true).expect("it cannot be provisioned");
-    assert!(problem.contains("does not support block volume provisioning"), "{problem}");
-    assert_eq!(host_path_problem(&claim("data").record(), &class, true), None);
-    let disabled = host_path_problem(&claim("data").record(), &class, false).expect("it is disabled");
-    assert!(disabled.contains("is disabled"), "{disabled}");
+}
+
+#[test]
+fn scheduler_chooses_again_only_if_the_provisioner_itself_fails() {
+    let class = class("local", "kubernetes.io/host-path", "Immediate", false, 0);
+    let mut with_options = (*class).clone();
+    with_options.mount_options = Arc::new(["ro".into(), "noatime".into()]);
+    let of_node = |node: &'static str| claim("data").annotated(SELECTED_NODE, node);
+    let block = |claim: ClaimSpec| claim.with(|claim| claim.is_block = true);
+    let not_block = "Failed to provision volume with StorageClass \"local\": kubernetes.io/host-path does not support block \
+                     volume provisioning";
+    let no_options = "Mount options are not supported by the provisioner but StorageClass \"local\" has mount options [ro \
+                      noatime]";
+    let disabled =
+        "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled";
+    let no_node = "Failed to get target node: node \"lost\" not found";
+    for (case, claim, class, is_enabled, expected) in [
+        ("directory", claim("data"), &*class, true, None),
+        ("directory of a node", of_node("node"), &*class, true, None),
+        ("block device", block(of_node("node")), &*class, true, Some((not_block, true))),
+        ("block device of a missing node", block(of_node("lost")), &*class, true, Some((no_node, false))),
+        ("disabled, block device of a missing node", block(of_node("lost")), &*class, false, Some((disabled, false))),
+        ("mount options, disabled", claim("data"), &with_options, false, Some((no_options, false))),
+    ] {
+        let found = host_path_problem(&claim.record(), class, is_enabled, |node| node == "node");
+        let found = found.as_ref().map(|problem| (problem.message.as_str(), problem.releases_node));
+        assert_eq!(found, expected, "{case}");
+    }
 }
 
 #[test]

@@ -160,7 +160,7 @@ async fn pod_of_an_earlier_claim_does_not_free_the_volume() {
     bed.set_volume(1, "Released", Some("first"), "Recycle");
     assert_eq!(bed.reconcile().await, [CREATE]);
     bed.end_pod();
-    // An administrator has freed the volume before its pod ended, and another claim had it in the meantime.
+    // An administrator freed the volume before its pod ended, and another claim was bound to it in the meantime.
     bed.set_volume(2, "Released", Some("second"), "Recycle");
     let failed = "PUT persistentvolumes/pv/status";
     assert_eq!(bed.reconcile().await, [CREATE, DELETE, failed], "the old pod is deleted");
@@ -195,4 +195,21 @@ async fn pod_is_deleted_when_the_volume_may_no_longer_be_wiped() {
     assert_eq!(bed.reconcile().await, [CREATE]);
     deliver_deletion(&bed.binder.volumes, &ObjectKey::new("", "pv"));
     assert_eq!(bed.reconcile().await, [DELETE], "volume deleted");
+}
+
+#[tokio::test]
+async fn volume_without_a_recycler_fails_once_no_pod_uses_it() {
+    let bed = Bed::new().await;
+    let released = volume("pv").of("data", "first").phase("Released").with(|volume| {
+        volume.policy = "Recycle";
+        volume.backend = Backend::Csi;
+    });
+    lock(&bed.server).volume = released.object();
+    deliver(&bed.binder.volumes, (*released.record()).clone());
+    let mut pod = pod_with("web", &["data"]);
+    pod.meta.namespace = "shop".into();
+    deliver(&bed.binder.pods, pod.clone());
+    assert!(bed.reconcile().await.is_empty(), "a pod uses it");
+    deliver_deletion(&bed.binder.pods, &pod.meta.key());
+    assert_eq!(bed.reconcile().await, ["PUT persistentvolumes/pv/status"]);
 }

@@ -21,7 +21,7 @@ fn step(volume: &VolumeSpec, claim: Option<&ClaimSpec>) -> String {
 }
 
 #[test]
-fn volume_follows_its_claim() {
+fn next_step_of_a_volume_follows_from_its_claim() {
     let of = || volume("a").of("data", "uid-data");
     let other_uid = || claim("data").with(|claim| claim.head.uid = "other".to_owned());
     let deleted_policy = |volume: VolumeSpec| volume.with(|volume| volume.policy = "Delete");
@@ -95,6 +95,9 @@ fn only_a_volume_without_its_claim_may_be_wiped() {
     }
 }
 
+const NO_DIRECTORY: &str =
+    "VolumeFailedDelete failed to create deleter for volume \"a\": spec.PersistentVolumeSource.HostPath is nil";
+
 #[test]
 fn reclaim_follows_policy_provisioner_and_backend() {
     let of = |policy: &'static str, backend| {
@@ -122,11 +125,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
         ),
         ("Recycle, directory", of("Recycle", DIRECTORY), "recycle HostPath"),
         ("Recycle, NFS", of("Recycle", Backend::Nfs), "recycle Nfs"),
-        (
-            "6-3 Recycle, CSI",
-            of("Recycle", Backend::Csi),
-            "VolumeFailedRecycle No recycler plugin found for the volume!",
-        ),
+        ("6-3 Recycle, CSI", of("Recycle", Backend::Csi), "not recyclable"),
         ("8-1 Delete, directory", of("Delete", DIRECTORY), "delete /tmp/a"),
         ("8-1 Delete, directory, provisioned", by("kubernetes.io/host-path", DIRECTORY), "delete /tmp/a"),
         ("8-10-1 Delete, external", by("csi.example.com", Backend::Csi), "leave"),
@@ -144,6 +143,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
             by("kubernetes.io/rbd", Backend::Other),
             "VolumeFailedDelete no volume plugin matched name: kubernetes.io/rbd",
         ),
+        ("Delete, no directory", by("kubernetes.io/host-path", Backend::Csi), NO_DIRECTORY),
         ("Delete, empty annotation", by("", Backend::Other), &format!("VolumeFailedDelete {LOOKUP}")),
     ] {
         let action = match decide_reclaim(&volume.record()) {
@@ -151,6 +151,7 @@ fn reclaim_follows_policy_provisioner_and_backend() {
             Reclaim::DeleteHostPath(path) => format!("delete {path}"),
             Reclaim::Recycle(RecyclePlugin::HostPath) => "recycle HostPath".to_owned(),
             Reclaim::Recycle(RecyclePlugin::Nfs) => "recycle Nfs".to_owned(),
+            Reclaim::NotRecyclable => "not recyclable".to_owned(),
             Reclaim::Fail(notice) => format!("{} {}", notice.reason, notice.message),
         };
         assert_eq!(action, expected, "{case}");

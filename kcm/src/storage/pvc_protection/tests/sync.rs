@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use http::Method;
 use jiff::Timestamp;
 use kinds::persistent_volume_claim::Phase;
 use kinds::schema::{object_meta, persistent_volume_claim as object, persistent_volume_claim_status as status};
+use kinds::splice::with_part;
 use kinds::wire::{Put, find};
-use kinds::{Decode, Kind, PersistentVolumeClaim, envelope};
+use kinds::{Decode, Kind, PersistentVolumeClaim, Time, envelope};
 use runtime::consistency::Consistency;
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueOptions};
@@ -16,11 +18,12 @@ use runtime::testing::{clients, deliver, deliver_deletion, filled_store, writer_
 use runtime::worker::Reconcile;
 use tokio::time::advance;
 
-use crate::protection::decode_once;
+use crate::protection::{Protection, decode_once};
+use crate::shared_read::SharedReads;
 use crate::storage::indexes::pods_by_claim;
 use crate::storage::pvc_protection::FINALIZER;
 use crate::storage::pvc_protection::idle::IdleClaims;
-use crate::storage::pvc_protection::sync::{Protection, uncached_users};
+use crate::storage::pvc_protection::sync::{ClaimUsers, Claims, Users, uncached_users};
 use crate::storage::pvc_protection::used_claims::UsedClaims;
 use crate::storage::testing::pod_with;
 
@@ -71,7 +74,7 @@ impl Server {
 
 struct Bed {
     server: Arc<Mutex<Server>>,
-    protection: Protection,
+    reconciler: Claims,
 }
 
 impl Bed {
@@ -86,43 +89,50 @@ impl Bed {
         let writer = writer_of(clients(move |method, _, body| lock(&responding).respond(method, body)).await);
         let decode = || Decode { interner: Arc::default(), sections: Default::default() };
         let protection = Protection {
-            claims: Arc::new(filled_store(decode(), Vec::new(), [])),
-            pods: Arc::new(filled_store(decode(), vec![pods_by_claim()], [])),
-            users: uncached_users(writer.clone()),
+            finalizer: FINALIZER,
+            adds_finalizer: true,
+            objects: Arc::new(filled_store(decode(), Vec::new(), [])),
+            users: ClaimUsers {
+                pods: Arc::new(filled_store(decode(), vec![pods_by_claim()], [])),
+                lists: uncached_users(writer.clone()),
+            },
             writer,
             consistency: Consistency::default(),
             queue: Queue::new(QueueOptions::named("test")),
+        };
+        let reconciler = Claims {
+            protection,
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             idle: IdleClaims::default(),
             used: UsedClaims::default(),
             tracks_unused: true,
         };
-        Self { server, protection }
+        Self { server, reconciler }
     }
 
     /// Delivers the claim to the cache, and reconciles it as [`Bed::reconcile_cached`].
     async fn reconcile(&self) -> Vec<Method> {
         let record = read(&lock(&self.server).claim);
-        deliver(&self.protection.claims, record);
+        deliver(&self.reconciler.protection.objects, record);
         self.reconcile_cached().await
     }
 
     /// Reconciles the claim, and returns the methods of the requests.
     async fn reconcile_cached(&self) -> Vec<Method> {
-        let key = self.protection.claims.all()[0].meta.key();
+        let key = self.reconciler.protection.objects.all()[0].meta.key();
         // The last user ended some time ago.
-        self.protection.idle.record_idle(&key);
+        self.reconciler.idle.record_idle(&key);
         advance(Duration::from_secs(5)).await;
-        self.protection.reconcile(&key).await.expect("it succeeds");
+        self.reconciler.reconcile(&key).await.expect("it succeeds");
         std::mem::take(&mut lock(&self.server).requests)
     }
 
     fn start_pod(&self) {
-        deliver(&self.protection.pods, pod_with("web", &["data"]));
+        deliver(&self.reconciler.protection.users.pods, pod_with("web", &["data"]));
     }
 
     fn end_pod(&self) {
-        deliver_deletion(&self.protection.pods, &pod_with("web", &[]).meta.key());
+        deliver_deletion(&self.reconciler.protection.users.pods, &pod_with("web", &[]).meta.key());
     }
 
     /// Returns the condition, and the unknown field.
@@ -156,10 +166,34 @@ async fn claim_is_read_when_another_client_has_written_it() {
         bed.reconcile().await;
         bed.end_pod();
         let cached = lock(&bed.server).claim.clone();
-        deliver(&bed.protection.claims, read(&cached));
+        deliver(&bed.reconciler.protection.objects, read(&cached));
         lock(&bed.server).claim = at_version(&cached, 9);
         let requests = if is_cached { bed.reconcile().await } else { bed.reconcile_cached().await };
         assert_eq!(requests, expected, "{name}");
         assert_eq!(bed.result(), (Some(true), b"kept".to_vec()), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pod_that_arrives_during_the_list_keeps_its_claim() {
+    for (name, arrives, expected) in
+        [("it arrives", true, &[Method::GET][..]), ("it does not", false, &[Method::GET, Method::PUT])]
+    {
+        let mut bed = Bed::new().await;
+        let deleted = with_part(&lock(&bed.server).claim, object::METADATA, |meta| {
+            let mut copy = meta.to_vec();
+            Time(1).put(&mut copy, object_meta::DELETION_TIMESTAMP);
+            Ok(copy)
+        });
+        lock(&bed.server).claim = deleted.expect("well-formed");
+        let users = &mut bed.reconciler.protection.users;
+        let pods = users.pods.clone();
+        users.lists = SharedReads::new(move |_| {
+            if arrives {
+                deliver(&pods, pod_with("web", &["data"]));
+            }
+            async { Ok(Users::new()) }.boxed()
+        });
+        assert_eq!(bed.reconcile().await, expected, "{name}");
     }
 }

@@ -72,7 +72,7 @@ fn finished(mut job: Job) -> Job {
     job
 }
 
-/// The controller, and what it sends.
+/// The controller, and the requests that it sends.
 struct Bench {
     controller: CronJobs,
     requests: Arc<Mutex<Vec<String>>>,
@@ -172,7 +172,7 @@ async fn finished_run_of_a_crashed_process_is_listed_and_then_reported() {
 }
 
 #[tokio::test]
-async fn run_that_exists_is_listed_only_if_it_might_be_started() {
+async fn existing_run_is_listed_only_if_it_may_start() {
     let other = || job("nightly-1");
     let (get, put) = ("GET cronjobs/nightly", "PUT cronjobs/nightly/status");
     let unexpected = format!("UnexpectedJob Saw a job that the controller did not create or forgot: {RUN}");
@@ -208,7 +208,7 @@ async fn job_of_another_namespace_that_refers_to_the_cronjob_is_not_its_run() {
     assert_eq!(bench.end().await, [format!("SuccessfulCreate Created job {RUN}")]);
 }
 
-/// Who may write the status of a CronJob could otherwise have Jobs of other namespaces deleted.
+/// Otherwise a user who may write the status of a CronJob could have Jobs of other namespaces deleted.
 #[tokio::test]
 async fn active_job_of_another_namespace_counts_as_missing() {
     let mut foreign = job("database");

@@ -58,8 +58,8 @@ fn last_due_run_is_found_without_enumerating_all_runs() {
         ("0 * * * *", None, Some(3600), "2024-01-01T04:30:00Z", Some("2024-01-01T04:00:00Z"), MissedRuns::None),
         ("* * * * *", None, None, "2025-01-01T00:00:00Z", Some("2025-01-01T00:00:00Z"), MissedRuns::Many),
         ("30 6-16/4 * * 1-5", None, None, "2024-06-03T12:00:00Z", Some("2024-06-03T10:30:00Z"), MissedRuns::Many),
-        // A Sunday. As upstream, the search begins less than two intervals ago; the interval is that of the first two
-        // runs, four hours. Friday's run is older and is not found.
+        // A Sunday. As in upstream, the search begins less than two intervals ago; the interval is that of the first
+        // two runs, four hours. Friday's run is older and is not found.
         ("30 6-16/4 * * 1-5", None, None, "2024-06-02T12:00:00Z", None, MissedRuns::Many),
         ("0 0 1 1 *", None, None, "2026-06-01T00:00:00Z", Some("2026-01-01T00:00:00Z"), MissedRuns::Few),
         ("@every 1h", None, None, "2024-01-01T03:10:00Z", Some("2024-01-01T03:00:30Z"), MissedRuns::Few),

@@ -21,7 +21,7 @@ enum Step {
     Fail(usize),
     /// The deletion of a node's pods has finished.
     Finish(usize),
-    /// A node is tainted or not.
+    /// The fitness of a node changes.
     Fit(usize, Fit),
     /// The template changes.
     Update,

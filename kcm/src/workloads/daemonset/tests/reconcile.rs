@@ -176,7 +176,7 @@ async fn status_write_that_fails_is_repeated() {
 }
 
 #[tokio::test]
-async fn pods_created_in_the_last_sync_are_not_created_again_before_the_watch_shows_them() {
+async fn pods_created_in_the_last_sync_are_not_created_again_before_the_cache_contains_them() {
     let bench = Bench::new(agent(7), &["node-1", "node-2"], [], "").await;
     bench.reconcile().await.expect("two pods are created");
     deliver(&bench.sets, agent(9));
@@ -191,7 +191,8 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_daem
     let bench = Bench::new(agent(7), &["node-1"], [], "").await;
     bench.reconcile().await.expect("a pod is created");
     deliver_deletion(&bench.sets, &key());
-    // A deletion event has a later version than all that was written, as these changes.
+    // The resourceVersion of a deletion event is higher than those of all earlier writes. The same is true for these
+    // changes.
     let mut other = agent(9);
     other.meta.name = "other".into();
     deliver(&bench.sets, other);

@@ -22,7 +22,7 @@ use crate::workloads::daemonset::keys::{affects_fitness, has_same_fitness, of_re
 #[test]
 fn fitness_of_a_node_follows_from_name_labels_and_taints() {
     let none = Fit::NONE;
-    let judge =
+    let fitness =
         |spec: &dyn Fn(&mut Vec<u8>), node: &Node| fit(&set_with(0, spec).placement.expect("a template"), node, false);
     let plain = |_: &mut Vec<u8>| {};
     for (taints, expected) in [
@@ -39,21 +39,21 @@ fn fitness_of_a_node_follows_from_name_labels_and_taints() {
         (&[("node.kubernetes.io/memory-pressure", NO_SCHEDULE)], RUNS),
         (&[("node.kubernetes.io/network-unavailable", NO_SCHEDULE)], STAYS),
     ] {
-        assert_eq!(judge(&plain, &node("node-1", &[], taints)), expected, "{taints:?}");
+        assert_eq!(fitness(&plain, &node("node-1", &[], taints)), expected, "{taints:?}");
     }
     let host = |spec: &mut Vec<u8>| spec.put_bool(pod_spec::HOST_NETWORK, true);
     let offline = node("node-1", &[], &[("node.kubernetes.io/network-unavailable", NO_SCHEDULE)]);
-    assert_eq!(judge(&host, &offline), RUNS);
+    assert_eq!(fitness(&host, &offline), RUNS);
     let tolerating = |spec: &mut Vec<u8>| Toleration::of("x", NO_SCHEDULE).put(spec, pod_spec::TOLERATIONS);
-    assert_eq!(judge(&tolerating, &node("node-1", &[], &[("x", NO_SCHEDULE)])), RUNS);
-    assert_eq!(judge(&tolerating, &node("node-1", &[], &[("x", NO_EXECUTE)])), none);
+    assert_eq!(fitness(&tolerating, &node("node-1", &[], &[("x", NO_SCHEDULE)])), RUNS);
+    assert_eq!(fitness(&tolerating, &node("node-1", &[], &[("x", NO_EXECUTE)])), none);
 
     let by_name = |spec: &mut Vec<u8>| spec.put_str(pod_spec::NODE_NAME, "node-1");
-    assert_eq!(judge(&by_name, &node("node-1", &[], &[])), RUNS);
-    assert_eq!(judge(&by_name, &node("node-2", &[], &[])), none);
+    assert_eq!(fitness(&by_name, &node("node-1", &[], &[])), RUNS);
+    assert_eq!(fitness(&by_name, &node("node-2", &[], &[])), none);
     let by_label = |spec: &mut Vec<u8>| spec.put_entry(pod_spec::NODE_SELECTOR, "disk", "fast");
-    assert_eq!(judge(&by_label, &node("node-1", &[("disk", "fast")], &[])), RUNS);
-    assert_eq!(judge(&by_label, &node("node-1", &[("disk", "slow")], &[])), none);
+    assert_eq!(fitness(&by_label, &node("node-1", &[("disk", "fast")], &[])), RUNS);
+    assert_eq!(fitness(&by_label, &node("node-1", &[("disk", "slow")], &[])), none);
 }
 
 #[test]
@@ -349,8 +349,13 @@ fn surge_creates_new_pods_next_to_old_ones() {
             vec![],
             vec![],
         ),
-        ("unwanted, others not served", vec![unwanted(1, vec![old("a")]), at(2, vec![])], vec![], vec![]),
-        ("unwanted, others served", vec![unwanted(1, vec![old("a")]), at(2, vec![pod("b", NEW)])], vec![], vec!["a"]),
+        ("unwanted, another node lacks its pod", vec![unwanted(1, vec![old("a")]), at(2, vec![])], vec![], vec![]),
+        (
+            "unwanted, the other node has its pod",
+            vec![unwanted(1, vec![old("a")]), at(2, vec![pod("b", NEW)])],
+            vec![],
+            vec!["a"],
+        ),
         ("unwanted and unavailable", vec![unwanted(1, vec![unready(old("a"))]), at(2, vec![])], vec![], vec!["a"]),
         (
             "on a deleted node",

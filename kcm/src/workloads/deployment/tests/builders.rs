@@ -18,7 +18,7 @@ use kinds::{Decode, Deployment, Interner, Kind, Pod, ReplicaSet, Str, Time, Uid}
 use crate::workloads::deployment::sets::Sets;
 
 pub const DEADLINE: i32 = 60;
-/// When the first ReplicaSet is created.
+/// Time at which the first ReplicaSet is created.
 pub const START: i64 = 1_000_000;
 
 pub fn context() -> Decode {
@@ -108,7 +108,7 @@ pub fn set(name: &str, replicas: i32, age: i64, of: &str) -> ReplicaSet {
     made
 }
 
-/// Returns a set as the server returns it after it was created; without a version it could not be read.
+/// Returns a set as the server returns it after its creation, with the resourceVersion that the decoder requires.
 pub fn created(deployment: &Deployment, new: &NewReplicaSet) -> ReplicaSet {
     let message = deployment.new_replica_set(new).expect("template");
     let mut whole = Vec::new();
@@ -151,7 +151,7 @@ pub fn plain(edits: &AnnotationEdits) -> Vec<(&str, Option<&str>)> {
     edits.iter().map(|(key, value)| (&**key, value.as_deref())).collect()
 }
 
-/// Sets as given, without looking at templates.
+/// Returns these sets as new and old ones, regardless of their templates.
 pub fn sets(new: Option<ReplicaSet>, old: Vec<ReplicaSet>) -> Sets {
     let mut old: Vec<_> = old.into_iter().map(Arc::new).collect();
     old.sort_by(|a, b| a.meta.by_creation(&b.meta));

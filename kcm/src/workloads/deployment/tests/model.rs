@@ -55,7 +55,7 @@ pub struct Cluster {
 
 /// The writes of one sync.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct SyncWrites {
     /// Writes to ReplicaSets and to the Deployment's spec.
     pub writes: u32,
     /// Writes to the Deployment's status.
@@ -156,7 +156,7 @@ impl Cluster {
     }
 
     /// Runs one reconcile with every write accepted; checks the bounds that no sync may break.
-    pub fn sync(&mut self) -> Done {
+    pub fn sync(&mut self) -> SyncWrites {
         let total = self.total();
         let safe = self.safe();
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
@@ -171,8 +171,8 @@ impl Cluster {
         done
     }
 
-    fn act(&mut self) -> Done {
-        let mut done = Done::default();
+    fn act(&mut self) -> SyncWrites {
+        let mut done = SyncWrites::default();
         let listed: Vec<_> = self.sets.iter().cloned().map(Arc::new).collect();
         let mut sets = Sets::split(&self.deployment, &listed);
         let mode = sync_mode(&self.deployment, &sets);
@@ -220,7 +220,7 @@ impl Cluster {
         done
     }
 
-    fn roll_out(&mut self, sets: &mut Sets, noted: &mut DeploymentStatus, done: &mut Done) {
+    fn roll_out(&mut self, sets: &mut Sets, noted: &mut DeploymentStatus, done: &mut SyncWrites) {
         loop {
             match next_step(&self.deployment, sets, || old_pods_running(sets, [])) {
                 Step::Create => {
@@ -242,7 +242,7 @@ impl Cluster {
         }
     }
 
-    fn create(&mut self, sets: &mut Sets, done: &mut Done) {
+    fn create(&mut self, sets: &mut Sets, done: &mut SyncWrites) {
         let new = new_replica_set(&self.deployment, sets).expect("template");
         let mut set = created(&self.deployment, &new);
         assert!(self.sets.iter().all(|other| other.meta.name != set.meta.name), "{} exists", set.meta.name);
@@ -255,7 +255,7 @@ impl Cluster {
         done.writes += 1;
     }
 
-    fn scale(&mut self, sets: &mut Sets, scales: Vec<Scale>, done: &mut Done) {
+    fn scale(&mut self, sets: &mut Sets, scales: Vec<Scale>, done: &mut SyncWrites) {
         for scale in scales {
             let mut updated = (*scale.set).clone();
             updated.meta.generation += i64::from(updated.replicas != scale.replicas);
@@ -265,7 +265,7 @@ impl Cluster {
         }
     }
 
-    fn put(&mut self, sets: &mut Sets, updated: ReplicaSet, done: &mut Done) {
+    fn put(&mut self, sets: &mut Sets, updated: ReplicaSet, done: &mut SyncWrites) {
         let place = self.sets.iter_mut().find(|set| set.meta.uid == updated.meta.uid).expect("known");
         assert_ne!(*place, updated, "a write that changes nothing");
         *place = updated.clone();
@@ -273,7 +273,7 @@ impl Cluster {
         done.writes += 1;
     }
 
-    fn clean(&mut self, sets: &mut Sets, done: &mut Done) {
+    fn clean(&mut self, sets: &mut Sets, done: &mut SyncWrites) {
         for surplus in surplus_history(&self.deployment, sets) {
             self.sets.retain(|set| set.meta.uid != surplus.meta.uid);
             sets.old.retain(|set| set.meta.uid != surplus.meta.uid);

@@ -35,7 +35,7 @@ fn written() -> Vec<u8> {
     envelope::wrap(&ReplicaSet::RESOURCE, &object)
 }
 
-/// Nothing changes about the Deployment when its ReplicaSet would no longer be refused.
+/// No watched object changes when the API server would accept the ReplicaSet again.
 #[tokio::test(start_paused = true)]
 async fn replica_set_that_was_refused_for_an_hour_is_created_without_a_change() {
     const REFUSALS: usize = 20;

@@ -122,7 +122,7 @@ fn a_new_set_grows_within_the_surge() {
 }
 
 #[test]
-fn the_new_set_rolls_up_or_down() {
+fn new_set_is_scaled_up_or_down_by_a_rolling_update() {
     for (surge, old, new, expected) in [
         (0, 10, 0, None),
         (2, 10, 0, Some(2)),
@@ -157,7 +157,7 @@ fn old_sets_are_scaled_down_within_max_unavailable() {
         // The missing pods of the new set use up the bound.
         (2, 8, 8, 2, 0, None),
         (2, 0, 0, 10, 10, None),
-        // Few are available: unavailable pods are removed up to the budget, and no available ones.
+        // Few pods are available: unavailable pods are removed up to the bound, and no available pods.
         (2, 10, 1, 0, 0, Some(8)),
         (2, 10, 10, 2, 1, Some(7)),
         // After a rollback: broken pods are removed although one good pod is missing (10 replicas, surge 3).
@@ -191,7 +191,7 @@ fn unavailable_pods_are_removed_first_and_oldest_sets_before_newer_ones() {
 #[test]
 fn surplus_pods_are_not_counted_as_available() {
     let d = rolled(10, int(3), int(2));
-    // Ten old pods are still reported, but the set was scaled to eight already: these eight are the last that count.
+    // The status still reports ten old pods, but the set was already scaled to eight: only eight count as available.
     let given = sets(Some(with_available(set("n", 3, 9, "v1"), 1)), vec![with_available(set("o", 8, 0, "v0"), 10)]);
     assert_eq!(old_targets(&d, &given), [("o".to_owned(), 7)]);
     let given = sets(Some(with_available(set("n", 2, 9, "v1"), 9)), vec![with_available(set("o", 7, 0, "v0"), 7)]);
@@ -267,7 +267,7 @@ fn sets_are_scaled_in_proportion() {
 
 #[test]
 fn a_resize_that_failed_half_way_is_continued() {
-    // From 3 to 5, three sets of one: the new one was scaled, and the next one was not.
+    // Scaling from 3 to 5 with three sets of one pod: the new set was scaled, and the next one was not.
     let d = rolled(5, int(0), int(1));
     let given = sets(
         Some(annotated_set(5, 0, set("n", 2, 9, "v1"))),
@@ -279,14 +279,14 @@ fn a_resize_that_failed_half_way_is_continued() {
 #[test]
 fn a_saturated_new_set_empties_the_others_but_a_broken_one_does_not() {
     let d = rolled(2, int(1), int(1));
-    let given = |available| {
-        sets(
-            Some(annotated_set(2, 1, with_available(set("n", 2, 9, "v1"), available))),
-            vec![annotated_set(2, 1, set("o", 1, 0, "v0"))],
-        )
+    let given = |available, old: &[(&str, i64)]| {
+        let old = old.iter().map(|(name, age)| annotated_set(2, 1, set(name, 1, *age, name)));
+        sets(Some(annotated_set(2, 1, with_available(set("n", 2, 9, "v1"), available))), old.collect())
     };
-    assert_eq!(named(resize(&d, &given(2))), [("o".to_owned(), 0)]);
-    assert_eq!(named(resize(&d, &given(0))), []);
+    let emptied = |name: &str| (name.to_owned(), 0);
+    assert_eq!(named(resize(&d, &given(2, &[("o", 0)]))), [emptied("o")]);
+    assert_eq!(named(resize(&d, &given(2, &[("o", 0), ("p", 1)]))), [emptied("p"), emptied("o")], "newest first");
+    assert_eq!(named(resize(&d, &given(0, &[("o", 0)]))), []);
 }
 
 #[test]

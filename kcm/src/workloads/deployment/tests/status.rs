@@ -14,7 +14,7 @@ use crate::workloads::deployment::decide_status::{
 };
 use crate::workloads::deployment::sets::Sets;
 
-/// When the conditions of these tests were written, and when they are judged.
+/// Times at which the conditions of these tests were written, and at which they are evaluated.
 const THEN: i64 = 5_000;
 const NOW: Time = Time(THEN + 1_000);
 
@@ -162,7 +162,7 @@ fn reconcile_after_the_deadline_finds_it_passed() {
 }
 
 /// Deadline, the Deployment's pods and counts, its condition; the old set and the new one; the expected condition.
-struct Judged {
+struct ProgressCase {
     what: &'static str,
     deadline: bool,
     desired: i32,
@@ -248,11 +248,11 @@ fn progress_condition_is_decided_by_precedence() {
         ),
     ];
     for (what, deadline, desired, before, current, sets, expected, updated, transitioned) in cases {
-        check(Judged { what, deadline, desired, before, current, sets, expected, updated, transitioned });
+        check(ProgressCase { what, deadline, desired, before, current, sets, expected, updated, transitioned });
     }
 }
 
-fn check(case: Judged) {
+fn check(case: ProgressCase) {
     let what = case.what;
     let mut d = observed(case.desired, case.before, case.current.into_iter().collect());
     d.progress_deadline_seconds = case.deadline.then_some(DEADLINE);
@@ -425,7 +425,7 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
         ("counts moved", with(|status| status.updated_replicas = 3), lazy),
         ("only terminating pods", with(|status| status.terminating_replicas = Some(2)), lazy),
         (
-            "counts moved, which was progress",
+            "counts changed, which is progress",
             with(|status| {
                 status.updated_replicas = 3;
                 status.conditions[0].last_update = NOW;

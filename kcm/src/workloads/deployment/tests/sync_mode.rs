@@ -205,6 +205,8 @@ fn surplus_history_is_deleted_oldest_revision_first() {
         (Some(1), vec![old("a", 1, "4"), old("b", 2, "4")], vec!["a"]),
         (Some(1), vec![old("a", 1, "10"), old("b", 2, "9")], vec!["b"]),
         (Some(2), vec![old("a", 1, "3"), old("b", 2, "1"), old("c", 3, "4"), old("d", 4, "2")], vec!["b", "d"]),
+        (Some(1), vec![old("a", 1, "2"), old("b", 2, "1"), old("c", 3, "many")], vec!["b", "a"]),
+        (Some(1), vec![old("a", 1, "2"), old("b", 2, "many"), old("c", 3, "1")], vec!["a", "b"]),
         (Some(1), vec![busy(old("a", 1, "1"), 1, 1), old("b", 2, "2"), old("c", 3, "3")], vec!["b"]),
         (Some(1), vec![busy(old("a", 1, "1"), 1, 1), busy(old("b", 2, "2"), 1, 1), old("c", 3, "3")], vec![]),
         (

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::announced::{remaining, withdrawal};
 use super::decide::{Bounds, bounds, disrupted, failed, healthy, needs_scale, required_labels, status, write_delay};
-use super::keys::{Urgency, affects_budgets, budget_key, is_announced, urgency};
+use super::keys::{Urgency, affected, affects_budgets, budget_key, is_announced, urgency};
 
 const NOW: i64 = 1_000_000;
 
@@ -129,7 +129,7 @@ fn pod_created_after_an_eviction_is_not_the_evicted_one() {
         assert_eq!(healthy(&pods, &found.pending), i32::from(!is_pending));
         assert_eq!(found.recheck.is_some(), is_pending);
     }
-    // Long after the eviction: the new pod is not overdue either.
+    // A long time after the eviction, the new pod is not overdue either.
     let noted = [("web-0".into(), Time(NOW - 1000))];
     let found = disrupted(&noted, &[pod("web-0", |pod| pod.meta.created = Time(NOW - 900))], now());
     assert!(found.pending.is_empty() && found.overdue.is_empty());
@@ -297,6 +297,21 @@ fn change_that_may_lower_the_allowed_disruptions_is_counted_immediately() {
     ] {
         let change = Change { old: old.as_ref(), new: new.as_ref() };
         assert_eq!(urgency(&change, &selector), expected, "{change:?}");
+    }
+}
+
+#[test]
+fn change_of_a_pod_that_very_many_budgets_select_is_urgent_for_none() {
+    let new = pod("a", |_| {});
+    let change = Change { old: None, new: Some(&new) };
+    for (selecting, others, expected) in
+        [(1, 1000, Urgency::Immediate), (10, 0, Urgency::Immediate), (11, 0, Urgency::Coalesced)]
+    {
+        let with = |selector: &Selector| Arc::new(budget(|budget| budget.selector = selector.clone()));
+        let mut budgets = vec![with(&Selector::All(Default::default())); selecting];
+        budgets.extend(vec![with(&Selector::Nothing); others]);
+        let found: Vec<Urgency> = affected(&change, &budgets).into_iter().map(|(_, urgency)| urgency).collect();
+        assert_eq!(found, vec![expected; selecting], "{selecting} of {} budgets", budgets.len());
     }
 }
 

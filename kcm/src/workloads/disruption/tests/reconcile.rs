@@ -48,8 +48,8 @@ fn member(name: &str, owner: Option<&OwnerRef>, is_ready: bool) -> Pod {
     pod
 }
 
-/// The resources that the simulated API server serves: kinds with a scale, one without, one with another scale, and one
-/// whose definition was created late.
+/// The resources that the simulated API server serves: kinds with a scale, a kind without a scale, a kind with another
+/// scale, and a kind whose definition was created late.
 fn discovery_of(path: &str, has_late: bool) -> Value {
     let resource = |plural: &str, kind: &str, scale: Option<&str>| {
         let scale =
@@ -83,7 +83,7 @@ fn discovery_of(path: &str, has_late: bool) -> Value {
     json!({ "items": groups })
 }
 
-/// Returns the scale in the API server of the object with this path, which has the name of its UID.
+/// Returns the response of the API server to a request for the scale of the object with this path.
 fn scale_of(path: &str) -> (u16, Value) {
     let name = path.trim_end_matches("/scale").rsplit('/').next().unwrap_or_default();
     match name {
@@ -233,8 +233,8 @@ fn at_least(min: IntOrString) -> PodDisruptionBudget {
     of_all(Some(min), None)
 }
 
-fn at_most(most: IntOrString) -> PodDisruptionBudget {
-    of_all(None, Some(most))
+fn at_most(max: IntOrString) -> PodDisruptionBudget {
+    of_all(None, Some(max))
 }
 
 #[tokio::test]
@@ -341,8 +341,13 @@ async fn owner_counts_by_its_kind_group_and_uid() {
         ("a Deployment of the former group", set("apps/v1"), above("extensions/v1", "Deployment"), Ok(8)),
         // Read from the API server, which has another number than the cache.
         ("another group's Deployment", set("extensions/v1"), above("deployment/v1", "Deployment"), Err("no matches")),
-        ("another group's Deployment, by the API server", set("apps/v1"), above("deployment/v1", "Deployment"), Ok(11)),
-        ("another kind above", set("apps/v1"), above("extensions/v1", "InvalidKind"), Ok(5)),
+        (
+            "another group's Deployment, scale of its ReplicaSet",
+            set("apps/v1"),
+            above("deployment/v1", "Deployment"),
+            Ok(11),
+        ),
+        ("a ReplicaSet owned by another kind", set("apps/v1"), above("extensions/v1", "InvalidKind"), Ok(5)),
         ("a scale", reference("example.com/v1", "Fleet", "fleet"), none.clone(), Ok(10)),
         ("no object with a scale", reference("example.com/v1", "Fleet", "deleted"), none.clone(), Err(missing)),
         ("a successor of the owner", reference("example.com/v1", "Fleet", "replaced"), none.clone(), Err(missing)),
@@ -405,7 +410,7 @@ async fn budget_that_cannot_be_counted_allows_nothing() {
     }
 }
 
-/// A CustomResourceDefinition may be served later than the pods of its resources exist, and nothing else changes then.
+/// A CustomResourceDefinition may be served only after the pods of its resources exist; no watched object changes then.
 #[tokio::test(start_paused = true)]
 async fn budget_is_counted_once_the_kind_of_its_owner_is_served() {
     let late = reference("late.example.com/v1", "Latecomer", "late");

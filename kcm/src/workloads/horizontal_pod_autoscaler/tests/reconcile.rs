@@ -196,7 +196,7 @@ async fn autoscaler_waits_until_the_cache_contains_its_written_status() {
     let written = autoscaler(&lock(&bench.server).written);
     deliver(&bench.reconciler.autoscalers, written);
     assert_eq!(bench.reconciler.queue.len(), 1, "the delivered status requeues it");
-    // Within its limits the autoscaler needs a metric, which it does not have.
+    // Within its limits the target is scaled by a metric only, and the API server has no metrics.
     bench.reconciler.reconcile(&key()).await.expect_err("no metric");
     assert!(!bench.requests().contains(&"PUT scale".to_owned()), "the target was scaled before");
 }

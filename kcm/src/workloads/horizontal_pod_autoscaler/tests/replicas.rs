@@ -43,7 +43,7 @@ fn pod(number: usize, request: i64) -> Pod {
     }
 }
 
-/// The state of a pod in a row.
+/// The state of a pod in a row of a table.
 #[derive(Clone, Copy)]
 enum PodState {
     Ready,
@@ -201,7 +201,7 @@ fn missing_input_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn pod_level_requests_win_over_container_requests() {
+fn pod_level_requests_override_container_requests() {
     let requests = |part: Part, name: &str, cpu: i64| PartRequests {
         part,
         name: name.into(),

@@ -72,7 +72,7 @@ fn long_message_of_a_condition_is_truncated() {
 }
 
 #[test]
-fn bounds_override_metrics_and_a_users_zero_disables_scaling() {
+fn bounds_override_metrics_and_a_zero_set_by_a_user_disables_scaling() {
     let above = ScaleSource::Bound(10, "Current number of replicas above Spec.MaxReplicas");
     let below = ScaleSource::Bound(2, "Current number of replicas below Spec.MinReplicas");
     let off = Gates { scale_to_zero: false, ..GATES };
@@ -103,7 +103,7 @@ fn bounds_override_metrics_and_a_users_zero_disables_scaling() {
 }
 
 #[test]
-fn highest_proposal_wins_and_a_failed_metric_prevents_scaling_down() {
+fn highest_proposal_counts_and_a_failed_metric_prevents_scaling_down() {
     let wants = |replicas| decide::proposal(&cpu(), Ok((replicas, Current::default())));
     let fails = || decide::proposal(&cpu(), Err("no metrics".to_owned()));
     let failed = "failed to get cpu resource metric value: failed to get cpu utilization: no metrics";
@@ -241,7 +241,7 @@ fn many_autoscalers_of_many_pods_are_compared_in_time() {
     let started = std::time::Instant::now();
     let found = overlaps.selecting("n", &pods, 2);
     assert_eq!(found, [ObjectKey::new("n", "a-0001"), ObjectKey::new("n", "a-0003")]);
-    // A comparison of each autoscaler with each pod takes many times that.
+    // A comparison of each autoscaler with each pod would take many times as long.
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
@@ -276,7 +276,7 @@ fn zero_in_the_status_is_cleared_while_the_target_has_pods() {
         decide::clear_scaled_to_zero(&autoscaler, current, &mut draft, GATES);
         let condition = draft.status.condition(SCALED_TO_ZERO).map(|condition| &*condition.status);
         assert_eq!(condition, expected, "{name}");
-        // A later zero of the user is not taken for this controller's.
+        // If the user scales to zero later, that does not count as this controller's decision.
         let mut after = autoscaler.clone();
         after.status = draft.status.clone();
         let is_own = matches!(decide::scale_source(&after, 0, GATES), ScaleSource::Metrics);

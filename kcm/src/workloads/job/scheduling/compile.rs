@@ -19,11 +19,11 @@ const MAX_NAME_BYTES: usize = 253;
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// None: the user named a PodGroup, or the Job's own controller manages the scheduling.
+    /// No objects: the user named a PodGroup, or the Job's own controller manages the scheduling.
     None,
-    /// Workload and PodGroup: no controller owns the Job.
+    /// Workload and PodGroup, because no controller owns the Job.
     Both,
-    /// The PodGroup, from a template with this name in the parent's Workload.
+    /// Only the PodGroup, from a template with this name in the parent's Workload.
     GroupOnly(String),
 }
 
@@ -186,7 +186,7 @@ fn owner(job: &Value) -> Value {
     })
 }
 
-/// Returns the patch that gives a Workload with one template another gang size, if that differs.
+/// Returns the patch that changes the gang size of a Workload with one template, if it has another size.
 pub fn workload_resize(workload: &Value, size: i64) -> Option<Value> {
     let templates = workload["spec"]["podGroupTemplates"].as_array().filter(|templates| templates.len() == 1)?;
     let mut templates = templates.clone();
@@ -194,7 +194,7 @@ pub fn workload_resize(workload: &Value, size: i64) -> Option<Value> {
     Some(json!({"spec": {"podGroupTemplates": templates}}))
 }
 
-/// Returns the patch that gives a PodGroup another gang size, if that differs.
+/// Returns the patch that changes the gang size of a PodGroup, if it has another size.
 pub fn group_resize(group: &Value, size: i64) -> Option<Value> {
     let mut policy = group["spec"]["schedulingPolicy"].clone();
     resize(&mut policy, size)?;

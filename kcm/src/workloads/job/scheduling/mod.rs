@@ -19,7 +19,7 @@ use kinds::wire::find;
 use kinds::{Job, Kind, PodGroup, Resource, Str, Uid};
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
-use runtime::store::Store;
+use runtime::store::{Store, WriteVersion};
 use runtime::write::{WriteError, Writer};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ const MAX_AGE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     name: Str,
-    version: u64,
+    version: WriteVersion,
 }
 
 /// The PodGroup of a Job, as of the last time that it was compared with the spec.
@@ -87,7 +87,7 @@ pub struct Scheduling {
     groups: Arc<Store<PodGroup>>,
     writer: Writer,
     recorder: Recorder,
-    /// Namespaces in which nothing can be created.
+    /// Namespaces that are being deleted, in which nothing can be created.
     gate: CreationGate,
     known: Mutex<HashMap<ObjectKey, CheckedGroup>>,
 }
@@ -150,12 +150,12 @@ impl Scheduling {
         Ok(name)
     }
 
-    /// Returns true if the cache shows that the group of a Job was deleted or written since it was read.
+    /// Returns true if, according to the cache, the group of a Job was deleted or written since it was read.
     fn has_changed(&self, job: &ObjectKey, group: &Group) -> bool {
         let key = ObjectKey { namespace: job.namespace.clone(), name: group.name.clone() };
         match self.groups.get(&key) {
-            Some(cached) => cached.meta.version > group.version,
-            None => self.groups.progress().version() >= group.version,
+            Some(cached) => cached.meta.version > group.version.version(),
+            None => self.groups.progress().contains(&group.version),
         }
     }
 
@@ -170,7 +170,7 @@ impl Scheduling {
     ) -> Result<GroupResult, GroupError> {
         let fresh = found(self.writer.get_json(&Job::RESOURCE, key).await)?;
         let is_same = |fresh: &Value| fresh["metadata"]["uid"] == job.meta.uid.to_string();
-        // Pods that belong to a group must not be created without it for a Job that only the cache still has.
+        // A Job that only the cache still contains would otherwise get pods without the group that they belong to.
         let fresh = fresh.filter(is_same).ok_or("the Job was deleted or replaced")?;
         let is_new = compile::is_new(&fresh, has_pods);
         let (workload, template, is_delegated) = match compile::mode(&fresh) {
@@ -209,7 +209,7 @@ impl Scheduling {
         }
         let Some(group) = group else { return Ok(ungrouped) };
         let text = |field: &str| group["metadata"][field].as_str().unwrap_or_default();
-        let version = text("resourceVersion").parse().unwrap_or(0);
+        let version = self.groups.progress().written(text("resourceVersion").parse().unwrap_or(0));
         Ok(GroupResult { group: Some(Group { name: text("name").into(), version }), ..ungrouped })
     }
 

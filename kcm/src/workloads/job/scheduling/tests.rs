@@ -6,7 +6,7 @@ use http::Method;
 use kinds::schema::{list_meta, object_meta, typed_local_object_reference, workload, workload_spec};
 use kinds::wire::Put;
 use kinds::{Decode, Sections, envelope};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, meta, writer};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_restore, filled_store, meta, writer};
 use serde_json::json;
 
 use super::*;
@@ -62,7 +62,7 @@ fn job() -> Job {
     Job::decode(&Decode { interner: Arc::default(), sections: Job::TEMPLATE }, &object).expect("well-formed")
 }
 
-/// Returns a page of the Workloads: on the first one of another object, on the second one `last`.
+/// Returns a page of the list of Workloads: the first page contains a Workload of another owner, the second one `last`.
 fn workloads(last: Option<&Value>, is_second: bool) -> Vec<u8> {
     let mut list = Vec::new();
     list.put_message(1, |meta| {
@@ -166,6 +166,17 @@ async fn pods_are_not_grouped_when_their_group_was_deleted() {
     let name = bench.group(true).await.expect("it is grouped");
     lock(&bench.objects).remove(GROUP);
     deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    assert_eq!(bench.group(true).await, None);
+}
+
+/// The versions of the restored server are lower than that of the group.
+#[tokio::test(start_paused = true)]
+async fn pods_are_not_grouped_when_a_restored_server_lacks_their_group() {
+    let bench = Bench::new().await;
+    let name = bench.group(true).await.expect("it is grouped");
+    lock(&bench.objects).remove(GROUP);
+    deliver_deletion(&bench.groups, &ObjectKey { namespace: "ns".into(), name });
+    deliver_restore(&bench.groups, 5);
     assert_eq!(bench.group(true).await, None);
 }
 

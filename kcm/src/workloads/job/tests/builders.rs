@@ -72,7 +72,7 @@ pub fn view<'a>(job: &'a Job, pods: &'a [Arc<Pod>], settled: &'a HashSet<Uid>) -
     View { job, pods, settled, backoff: Backoff::default(), are_deletions_cached: true, clears_start: true, now: now() }
 }
 
-/// Returns a Job with something changed.
+/// Returns a Job with an edit applied.
 pub fn with(mut job: Job, change: impl FnOnce(&mut Job)) -> Job {
     change(&mut job);
     job

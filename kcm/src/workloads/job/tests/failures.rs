@@ -9,7 +9,7 @@ use kinds::{Pod, Time};
 
 use super::builders::{NOW, a_job, a_pod, now, view, with};
 use crate::workloads::job::backoff::{finished_at, index_failures, remaining_of_index};
-use crate::workloads::job::policy::judge;
+use crate::workloads::job::policy::failure_verdict;
 
 fn failed(change: impl FnOnce(&mut Pod)) -> Pod {
     let mut pod = a_pod("p", Phase::Failed, Some(0));
@@ -99,24 +99,24 @@ fn rule_matches_exit_codes_and_conditions() {
     ] {
         for action in [Action::FailJob, Action::FailIndex, Action::Ignore, Action::Count] {
             let policy = FailurePolicy { rules: vec![FailureRule { action, on: on.clone() }] };
-            let judged = judge(Some(&policy), &pod);
-            assert_eq!(judged.action, expected.then_some(action), "{name}");
-            assert_eq!(judged.counts, !expected || action != Action::Ignore, "{name}");
-            assert_eq!(judged.fail_job.is_some(), expected && action == Action::FailJob, "{name}");
+            let verdict = failure_verdict(Some(&policy), &pod);
+            assert_eq!(verdict.action, expected.then_some(action), "{name}");
+            assert_eq!(verdict.counts, !expected || action != Action::Ignore, "{name}");
+            assert_eq!(verdict.fail_job.is_some(), expected && action == Action::FailJob, "{name}");
         }
         let unknown = FailurePolicy { rules: vec![FailureRule { action: Action::Unknown, on }] };
-        assert_eq!(judge(Some(&unknown), &pod).action, None, "{name}");
+        assert_eq!(failure_verdict(Some(&unknown), &pod).action, None, "{name}");
     }
-    let message = judge(
+    let message = failure_verdict(
         Some(&FailurePolicy { rules: vec![FailureRule { action: Action::FailJob, on: condition("Ready", "False") }] }),
         &pod,
     );
     assert_eq!(message.fail_job.as_deref(), Some("Pod default/p has condition Ready matching FailJob rule at index 0"));
-    assert!(judge(None, &pod).counts, "no policy");
+    assert!(failure_verdict(None, &pod).counts, "no policy");
     let empty = Arc::new(a_pod("q", Phase::Failed, None));
     let any =
         FailurePolicy { rules: vec![FailureRule { action: Action::FailJob, on: codes(None, Some(false), &[1]) }] };
-    assert_eq!(judge(Some(&any), &empty).action, None, "containers that succeeded match no rule");
+    assert_eq!(failure_verdict(Some(&any), &empty).action, None, "containers that succeeded match no rule");
 }
 
 #[test]

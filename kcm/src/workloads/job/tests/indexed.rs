@@ -80,7 +80,7 @@ fn failed_pod_stays_until_its_index_has_another_one() {
         let names: Vec<&str> = found.waiting.values().map(|pod| &*pod.meta.name).collect();
         let failed_indexes = found.failed.as_ref().expect("a limit per index").to_string();
         assert_eq!((names, failed_indexes.as_str()), (waiting.clone(), failed), "{name}");
-        // Those that stay keep their finalizer, all others lose it.
+        // Failed pods that wait for their replacement keep the finalizer; all other ended pods lose it.
         let account = view.account(&state, view.outcome(&state, &Plan::Nothing, PodChanges::default()));
         let names = |keep: &dyn Fn(&Pod) -> bool| -> Vec<String> {
             pods.iter().filter(|pod| keep(pod)).map(|pod| pod.meta.name.to_string()).collect()

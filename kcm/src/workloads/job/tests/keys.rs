@@ -1,4 +1,4 @@
-//! Jobs that a change concerns.
+//! Jobs that a change affects.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn owned_by(job: Option<&str>, phase: Phase) -> Arc<Pod> {
 }
 
 #[test]
-fn change_of_a_pod_concerns_its_controllers_before_and_after() {
+fn change_of_a_pod_requeues_its_old_and_new_controllers() {
     use Phase::{Pending, Running};
     let (a, b, none) = (owned_by(Some("a"), Pending), owned_by(Some("b"), Pending), owned_by(None, Pending));
     let running = owned_by(Some("a"), Running);
@@ -41,7 +41,7 @@ fn change_of_a_pod_concerns_its_controllers_before_and_after() {
 }
 
 #[test]
-fn change_of_a_job_is_urgent_when_its_spec_changes_and_frees_its_pods_when_it_ends() {
+fn change_of_a_job_is_urgent_when_its_spec_changes_and_releases_its_pods_when_it_ends() {
     let job = |generation, uid: &str, is_finished: bool| {
         Arc::new(with(a_job(1, Some(1)), |job| {
             job.meta.generation = generation;

@@ -11,7 +11,7 @@ use super::builders::{NOW, a_job, a_pod, view, with};
 use crate::workloads::job::backoff::Backoff;
 use crate::workloads::job::indexes::Indexes;
 use crate::workloads::job::manage::{Plan, PodChanges, SuspensionChange};
-use crate::workloads::job::policy::{judge, succeeded};
+use crate::workloads::job::policy::{failure_verdict, succeeded};
 
 fn pods(phases: &[(Phase, Option<i32>)]) -> Vec<Arc<Pod>> {
     let pod =
@@ -294,8 +294,8 @@ fn failure_policy_uses_the_first_rule_that_matches() {
         (vec![(Action::Unknown, disrupted()), (Action::Ignore, disrupted())], None, false, Some(Action::Ignore)),
     ] {
         let rules = rules.into_iter().map(|(action, on)| FailureRule { action, on }).collect();
-        let judged = judge(Some(&FailurePolicy { rules }), &pod);
-        assert_eq!((judged.fail_job.as_deref(), judged.counts, judged.action), (fail_job, counts, action));
+        let verdict = failure_verdict(Some(&FailurePolicy { rules }), &pod);
+        assert_eq!((verdict.fail_job.as_deref(), verdict.counts, verdict.action), (fail_job, counts, action));
     }
 }
 

@@ -64,8 +64,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A controller whose requests succeed, except those that `respond` gives another status. It also gets the cache of
-    /// pods and all requests so far.
+    /// A controller whose requests succeed, except those that `respond` gives another status. `respond` also gets the
+    /// cache of pods and all requests so far.
     async fn new(
         set: ReplicaSet,
         pods: impl IntoIterator<Item = Pod>,
@@ -113,9 +113,9 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn pods_deleted_in_the_last_sync_are_not_deleted_again_when_the_watch_shows_them_during_the_next() {
+async fn pods_deleted_in_the_last_sync_are_not_deleted_again_when_their_deletions_arrive_during_the_next() {
     let bench = Bench::new(web(7), ["a", "b", "c", "d"].map(pod), |method, pods, requests| {
-        // The orphan is adopted: after the pods were read, and before anything is decided.
+        // The orphan is adopted after the pods were read and before anything is decided.
         if method == "PATCH" {
             let deleted = requests.iter().filter(|(method, _)| method == "DELETE");
             deleted.for_each(|(_, name)| deliver_deletion(pods, &ObjectKey::new("ns", name.as_str())));
@@ -192,7 +192,7 @@ async fn pod_of_another_controller_is_neither_adopted_nor_counted() {
 }
 
 #[tokio::test]
-async fn pods_created_in_the_last_sync_are_not_created_again_before_the_watch_shows_them() {
+async fn pods_created_in_the_last_sync_are_not_created_again_before_the_cache_contains_them() {
     let bench = Bench::new(web(7), [], |_, _, _| None).await;
     bench.reconcile().await.expect("two pods are created");
     deliver(&bench.sets, web(9));
@@ -207,7 +207,8 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_set(
     let bench = Bench::new(web(7), ["a", "b", "c"].map(pod), |_, _, _| None).await;
     bench.reconcile().await.expect("a pod is surplus");
     deliver_deletion(&bench.sets, &key());
-    // A deletion event has a later version than all that was written, as these changes.
+    // The resourceVersion of a deletion event is higher than those of all earlier writes. The same is true for these
+    // changes.
     let mut other = web(9);
     other.meta.name = "other".into();
     deliver(&bench.sets, other);

@@ -88,7 +88,7 @@ fn execute(set: &StatefulSet, pods: &mut Pods) -> bool {
 
 proptest! {
     #[test]
-    fn histories_keep_order_and_bounds_and_complete(
+    fn updates_keep_order_and_bounds_and_complete(
         replicas in 0..6i32,
         is_parallel: bool,
         partition in 0..4i32,

@@ -454,7 +454,7 @@ fn changing_counts_are_delayed_and_final_counts_and_losses_are_not() {
         ("is being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:t@a", soon),
         ("all are being deleted", set(3), &same, "0:r@a 1:r@a 2:r@a", "0:t@a 1:t@a 2:t@a", soon),
         ("scaled in", set(1), &same, "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a", later),
-        ("scaled in to the end", set(1), &same, "0:r@a 1:r@a", "0:r@a", immediate),
+        ("scaled down completely", set(1), &same, "0:r@a 1:r@a", "0:r@a", immediate),
         ("replaced", set(3), &revisions(), "0:r@a 1:r@a 2:r@a", "0:r@a 1:r@a 2:n@b", later),
         ("all but one are replaced", set(3), &revisions(), "0:r@a 1:n@b 2:r@b", "0:r@a 1:r@b 2:r@b", later),
         ("the update ends", set(3), &revisions(), "0:n@b 1:r@b 2:r@b", "0:r@b 1:r@b 2:r@b", immediate),

@@ -21,7 +21,8 @@ impl Balancers {
     /// that it names.
     ///
     /// # Errors
-    /// `Invalid` with the fix, if there is no certificate or no such load balancer, or the Service may not use it.
+    /// `Invalid` with the fix, if there is no certificate or no such load balancer, or the Service may not use the load
+    /// balancer.
     pub(super) async fn resolved<'a>(&self, work: &Work<'a>) -> Result<Cow<'a, Settings>, CloudError> {
         let Some(alb) = &work.settings.alb else { return self.certified(work).await };
         let refuse = |fix: String| CloudError::invalid_annotation(&format!("{PREFIX}{SUFFIX}"), &alb.name, &fix);
@@ -38,7 +39,7 @@ impl Balancers {
             Some(format!("put the tag {} with the value shared on it", work.session.cluster.key()))
         };
         if let Some(fix) = missing_consent {
-            // The user adds the tag after this error: it must be read soon, although tags are cached.
+            // The user adds the tag after this error, so the next attempt must not use cached tags.
             self.inventory.forget(&arn);
             return Err(refuse(fix));
         }

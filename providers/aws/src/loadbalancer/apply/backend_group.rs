@@ -32,18 +32,18 @@ const LISTING_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Responses in which AWS did not find the group that is to be deleted.
+    /// Number of responses that lacked the group to delete.
     missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
-    /// Services whose load balancers have it, or will have it soon.
+    /// Services whose load balancers have the group, or will have it soon.
     users: BTreeSet<LoadBalancerId>,
-    /// Rules that load balancers without security groups need: their sources are IP ranges.
+    /// Rules for load balancers without security groups: the sources of these rules are IP ranges.
     range_rules: BTreeMap<LoadBalancerId, BTreeSet<Rule>>,
     /// Rules of nodes' groups, with the time of the read.
     rules: HashMap<String, (Instant, Vec<ObservedRule>)>,
-    /// The groups with rules for load balancers without security groups, with the names of these, and the time of the
-    /// read.
+    /// The groups with rules for load balancers without security groups, the names of these load balancers, and the
+    /// time of the read.
     named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
     /// The time at which a Service last released shared resources: older listings may contain its load balancer.
     last_release: Option<Instant>,
@@ -59,11 +59,11 @@ pub(crate) struct Listings<'a> {
 /// The result of the release of the group that all load balancers share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// There is none, or others use it: nothing was changed.
+    /// There is no group, or other resources use it: nothing was changed.
     Unaffected,
-    /// AWS still uses it for deleted load balancers, or one that is not visible yet may use it.
+    /// Interfaces of deleted load balancers still use the group, or a load balancer that is not visible yet may use it.
     InUse,
-    /// It was deleted, or its rules were.
+    /// The group was deleted, or only the rules that reference it because a user references it, too.
     Done,
 }
 
@@ -89,7 +89,7 @@ impl Shared {
         let name = backend_cluster(session, &id.cluster);
         let tags = names::backend_tags(&session.cluster, &name);
         let made = create_group(session, &names::backend_group(&name), &tags).await;
-        // It may exist whatever the response was: a deletion reads again before it concludes that nothing is left.
+        // The group may exist even after an error: the next deletion has to list again.
         inventory.expire().await;
         let group = made?;
         self.backend = Some((group.clone(), now));
@@ -165,8 +165,8 @@ impl Shared {
         .await
     }
 
-    /// Returns the groups with rules that name one of these load balancers: also groups without the cluster's tag,
-    /// which are opened if they are the only ones of an instance. Recent reads are reused.
+    /// Returns the groups with rules that name one of these load balancers. They include groups without the cluster's
+    /// tag, which are opened if an instance has no other group. Recent reads are reused.
     pub(crate) async fn groups_with_rules(
         &mut self,
         session: &Session,
@@ -202,9 +202,11 @@ impl Shared {
         self.range_rules.remove(id);
     }
 
-    /// Returns a newer listing if this one may contain the load balancers of Services that have released them since.
+    /// Returns a newer listing if other Services have released shared resources since the given listing began, so that
+    /// the given one may contain their load balancers.
     ///
-    /// Without it, two deletions at the same time would each find the other load balancer in use.
+    /// Without a newer listing, each of two simultaneous deletions would find the load balancer of the other Service
+    /// and keep the shared resources.
     async fn newer(&self, session: &Session, listings: Listings<'_>) -> Result<Option<Arc<Listing>>, CloudError> {
         match self.last_release.filter(|released| listings.read.begun < *released) {
             Some(released) => listings.inventory.listing_since(session, released).await.map(Some),
@@ -217,10 +219,10 @@ impl Shared {
         if !self.users.is_empty() {
             return Ok(true);
         }
-        if !listings.read.is_carried(group) {
+        if !listings.read.is_security_group_used(group) {
             return Ok(false);
         }
-        Ok(self.newer(session, listings).await?.is_none_or(|newer| newer.is_carried(group)))
+        Ok(self.newer(session, listings).await?.is_none_or(|newer| newer.is_security_group_used(group)))
     }
 
     /// Returns the cluster's other load balancers without security groups.
@@ -244,7 +246,8 @@ impl Shared {
         Ok(known.chain(listed).collect())
     }
 
-    /// Returns the listed load balancers without security groups of other Services that this process has not ensured.
+    /// Returns the listed load balancers without security groups that belong to other Services and that this process
+    /// has not reconciled.
     fn listed_sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
         // Before a takeover the uid of a listed load balancer's Service is not known.
         let same = |one: &LoadBalancerId, owner: &LoadBalancerId| {
@@ -306,9 +309,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. After the last one
-    /// the group and the rules that reference it are deleted. `guard`: the state of that Service, and the time from
-    /// which reads contain everything that earlier processes have created.
+    /// Releases the group after a Service's load balancer was deleted and its rules were revoked. With the last load
+    /// balancer, the group and the rules that reference it are deleted. `guard`: the state of that Service, and the
+    /// time from which reads contain everything that earlier processes have created.
     pub(crate) async fn release(
         &mut self,
         session: &Session,
@@ -332,7 +335,7 @@ impl Shared {
         let now = Instant::now();
         let group = match listings.read.backend(session, &id.cluster) {
             Some(listed) => Some(listed.id.clone()),
-            // It was created recently and is not listed yet.
+            // A group that was created recently may not be listed yet.
             None => self.backend.as_ref().filter(|(_, at)| now < *at + LISTING_DELAY).map(|(group, _)| group.clone()),
         };
         let Some(group) = group else { return Ok(Release::Unaffected) };
@@ -349,7 +352,8 @@ impl Shared {
             Use::Others => return Ok(Release::Unaffected),
         }
         match self.revoke_rules_of(session, &group).await {
-            // A user references the group in rules of another group. It stays for the next load balancer.
+            // A user references the shared group in rules of another group, so the shared group is kept for the next
+            // load balancer.
             Err(error) if error.kind == ErrorKind::Denied => {
                 tracing::warn!(%group, %error, "kept the load balancers' security group: it is in use");
                 return Ok(Release::Done);
@@ -364,7 +368,7 @@ impl Shared {
                 self.missing = Misses::default();
                 Ok(Release::Done)
             }
-            // It is in use, or not visible yet.
+            // The group is in use, or not visible yet.
             Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(Release::InUse),
             // After any other error a retry has to find the group, although it may not be listed yet.
             result => {
@@ -382,13 +386,13 @@ impl Shared {
 pub(crate) struct RangeRules<'a> {
     /// The names by which the Service's rules are found.
     pub names: &'a [String],
-    /// The nodes' groups of the cluster, which may have rules for it.
+    /// The nodes' groups of the cluster, which may have rules for the load balancer.
     pub all: &'a BTreeSet<String>,
-    /// The groups of its targets.
+    /// The groups of the load balancer's targets.
     pub nodes: &'a BTreeSet<String>,
-    /// The rules for the groups of its targets; the other groups have none.
+    /// The rules for the groups in `nodes`; the other groups have none.
     pub wanted: &'a BTreeSet<Rule>,
-    /// Rules that are not wanted are removed; otherwise rules are only added.
+    /// Removes rules that are not wanted; otherwise rules are only added.
     pub remove_others: bool,
 }
 
@@ -456,7 +460,7 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
-/// What uses a security group, according to its network interfaces.
+/// The users of a security group, according to its network interfaces.
 enum Use {
     Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.

@@ -28,7 +28,7 @@ use crate::loadbalancer::spec::annotations;
 use crate::loadbalancer::spec::settings::{Policy, Settings};
 use crate::session::{Session, Sessions};
 
-/// A listing of this age is still used, if nothing was changed since.
+/// Maximum age of a listing that is used again, if nothing was changed since.
 pub(super) const FRESH: Duration = Duration::from_secs(10);
 
 /// Network Load Balancers.
@@ -181,7 +181,7 @@ impl Balancers {
             }
         }
         let made = match result {
-            // It may not be visible yet, so it is deleted again later.
+            // The resource may not be visible yet, so it is deleted again later.
             Err(error) if error.is_not_found() && deleted.is_some_and(|id| state.may_appear(id, now)) => return Ok(()),
             Err(error) if error.is_not_found() && deleted.is_some() => Default::default(),
             result => result?,

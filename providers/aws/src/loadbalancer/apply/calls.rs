@@ -111,8 +111,9 @@ async fn targets(session: &Session, group: &str) -> Result<BTreeMap<Target, Targ
     Ok(health.target_health_descriptions().iter().filter_map(convert::health).collect())
 }
 
-/// Adds the details of resources that this process has just created. They are read only if the health of targets
-/// matters (`needs_health`), once a load balancer is active. Returns false if other resources are listed.
+/// Adds the details of resources that this process has just created. The details are known from the calls; only the
+/// health of targets is read, if it matters (`needs_health`) and a load balancer is active. Returns false if other
+/// resources are listed.
 pub(crate) async fn details_of_created(
     session: &Session,
     observed: &mut ObservedStack,
@@ -205,7 +206,7 @@ impl Caller<'_> {
         }
         let owner = tags.get(names::SERVICE).or_else(|| tags.get(names::STACK));
         let owner = owner.map_or_else(|| "something else".to_owned(), |service| format!("Service {service}"));
-        let fix = format!("use another name: the load balancer {arn} of this name belongs to {owner}");
+        let fix = format!("use another name: the load balancer {arn} with this name belongs to {owner}");
         Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
 
@@ -245,7 +246,8 @@ impl Caller<'_> {
         elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
     }
 
-    /// Registers targets. If AWS refuses one, the batch is halved until it is alone, so that all others are registered.
+    /// Registers targets. If AWS refuses one of them, batches are halved until the refused target is alone, so that all
+    /// others are registered.
     ///
     /// # Errors
     /// `Quota` if the target group is full; targets that fit are registered.
@@ -261,7 +263,8 @@ impl Caller<'_> {
             let described = batch.iter().map(|target| self.described(target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                // The batch is halved; a single target beyond the quota fails below, because no other one fits either.
+                // The batch is halved until AWS refuses a single target. If that target exceeds the quota, the call
+                // fails, because no other target fits either.
                 Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
                     let (first, second) = batch.split_at(batch.len() / 2);
                     waiting.extend([second, first]);

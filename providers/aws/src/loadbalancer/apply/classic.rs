@@ -62,7 +62,8 @@ impl Balancers {
                 return Err(error.clone());
             }
             let ensured = self.ensure_stack(spec, work, state).await?;
-            // After a move its security group stays for as long as network interfaces use it.
+            // After a move, the security group of the Classic Load Balancer exists for as long as network interfaces
+            // use it.
             let moved = work.settings.replace_classic.is_some();
             let deleted = !moved || self.remove_classic(work.session, work.id, &listing, state).await?;
             return Ok(if deleted { ensured } else { later(ensured, PACE) });
@@ -254,8 +255,8 @@ impl Balancers {
         Ok(warnings)
     }
 
-    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws did that only for the nodes that
-    /// existed then.
+    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws has opened only the groups of nodes
+    /// that existed before the takeover.
     async fn open_to_classic(
         &self,
         work: &Work<'_>,
@@ -271,8 +272,9 @@ impl Balancers {
         Ok(opened.refused)
     }
 
-    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if it alone serves the
-    /// Service, so that no target group has to be updated, and the first failure, after which target groups still are.
+    /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if no other load
+    /// balancer serves the Service, so that there are no target groups to update. Also returns the first error: an
+    /// error must not prevent the update of target groups.
     pub(super) async fn update_classic(
         &self,
         work: &Work<'_>,
@@ -284,7 +286,8 @@ impl Balancers {
         (is_alone, found.and(updated.map(drop)))
     }
 
-    /// Finds the Classic Load Balancer of a Service after a failed call: its instances still follow nodes.
+    /// Finds the Classic Load Balancer of a Service after a failed call, so that its instances are still updated when
+    /// nodes change.
     async fn find_existing_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
         if state.known.is_some() || state.classic.is_some() || state.no_classic {
             return Ok(());
@@ -299,9 +302,10 @@ impl Balancers {
         Ok(())
     }
 
-    /// Updates the instances of a Classic Load Balancer that is known. Returns true if it alone serves the Service.
+    /// Updates the instances of a known Classic Load Balancer. Returns true if no other load balancer serves the
+    /// Service.
     async fn update_kept_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
-        // After a failure the next call reads it again.
+        // The entry is missing during the update: after a failure the next call reads the load balancer again.
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
         let now = Instant::now();
         let listing = self.inventory.listing_since(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;
@@ -393,8 +397,8 @@ impl Balancers {
     }
 }
 
-/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: it has a
-/// Network Load Balancer.
+/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: the Service
+/// has a Network Load Balancer.
 fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, network: bool) -> bool {
     let settings = work.settings;
     let is_likely = listing.classic_group(work.session, work.id).is_some()

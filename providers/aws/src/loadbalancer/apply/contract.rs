@@ -74,7 +74,8 @@ impl LoadBalancers for Balancers {
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
-            // Targets still follow pods and nodes: their traffic must not wait for a change that AWS refuses.
+            // Targets are still updated when pods and nodes change: traffic must not depend on another change that AWS
+            // refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
                 && let Err(error) = self.update_existing_targets(spec, &work, &mut state).await
                 && !error.is_not_found()
@@ -140,7 +141,7 @@ impl LoadBalancers for Balancers {
     }
 
     fn starts_empty(&self, id: &LoadBalancerId) {
-        // It is a hint: a call that works on the Service right now does not need it.
+        // The information only saves calls: if another call holds the lock, the information is dropped.
         if let Ok(mut state) = self.states.get(id).try_lock() {
             state.starts_empty = true;
         }
@@ -162,8 +163,8 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let state = self.states.get(id);
         let mut state = state.lock().await;
-        // After a crash, the Service may have resources only in load balancers that it shared: its last settings name
-        // these.
+        // After a crash, the only remaining resources of the Service may be in load balancers that it shared. The
+        // Service's last settings name those load balancers.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
         let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();

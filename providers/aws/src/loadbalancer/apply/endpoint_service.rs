@@ -26,8 +26,8 @@ pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
 }
 
 impl Balancers {
-    /// Brings the Service's endpoint service to the desired state, if its load balancer is active: then an old load
-    /// balancer can be deleted.
+    /// Brings the Service's endpoint service to the desired state, if its load balancer is active. Afterwards, an old
+    /// load balancer can be deleted.
     pub(super) async fn ensure_endpoint_service(
         &self,
         work: &Work<'_>,
@@ -41,7 +41,7 @@ impl Balancers {
             let token = state.endpoint_token.get_or_insert_with(|| token(work.id));
             observed.push(create(work, settings, &balancer.arn, token).await?);
         } else {
-            // The next creation, after this one is deleted, is another request.
+            // A creation after the deletion of this endpoint service needs another token.
             state.endpoint_token = None;
         }
         for step in endpoint_service::steps(Some((settings, &balancer.arn)), &observed) {
@@ -50,8 +50,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Prepares the endpoint service for changes of the load balancer: an old one cannot be deleted while the endpoint
-    /// service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
+    /// Prepares the endpoint service for changes of the load balancer: an old load balancer cannot be deleted while the
+    /// endpoint service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,
@@ -101,7 +101,8 @@ pub(super) async fn delete_all(session: &Session, id: &LoadBalancerId) -> Result
     Ok(())
 }
 
-/// Returns an identifier of a request to create: AWS creates one endpoint service for it, however often it is sent.
+/// Returns the idempotency token of a creation: AWS creates one endpoint service for each token, even if the request is
+/// repeated.
 fn token(id: &LoadBalancerId) -> String {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     format!("{}-{time:x}", id.uid).chars().take(64).collect()
@@ -224,7 +225,7 @@ async fn apply(session: &Session, step: &Step) -> Result<(), CloudError> {
     Ok(())
 }
 
-/// Returns the error for endpoint services that could not be deleted. Those that no longer exist are deleted.
+/// Returns the error for endpoint services that could not be deleted. Those that no longer exist count as deleted.
 fn refusal(unsuccessful: &[UnsuccessfulItem]) -> Result<(), CloudError> {
     for item in unsuccessful {
         let code = item.error().and_then(|error| error.code()).unwrap_or_default();
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_create_differ() {
+    fn creations_have_different_tokens() {
         let one = token(&samples::id());
         let two = token(&samples::id());
         assert!(one != two && one.len() <= 64 && one.starts_with(&samples::id().uid), "{one} {two}");

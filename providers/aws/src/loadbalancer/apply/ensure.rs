@@ -29,7 +29,7 @@ use crate::loadbalancer::spec::settings::{SecurityGroups, Settings};
 use crate::loadbalancer::types::Desired;
 use crate::session::Session;
 
-/// Maximum number of plans in a row in one call: each needs ids of resources that the previous one created.
+/// Maximum number of consecutive plans in one `ensure`: each plan needs ids of resources that the previous one created.
 const ROUNDS: usize = 6;
 
 /// Time until the next read while another client uses a resource that should be deleted.
@@ -92,7 +92,7 @@ struct Observed {
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
     being_deleted: Vec<String>,
-    /// All of it was created by this process, so that its details are known from the calls.
+    /// This process has created all resources, so that their details are known from the calls.
     is_own_creation: bool,
 }
 
@@ -136,7 +136,8 @@ impl Balancers {
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         state.opening = opening;
         state.remember_groups(id, &desired, &observed);
-        // Nodes were reached by the shared group until now; the next call removes it from the load balancer.
+        // Until now, the load balancer reached nodes by the shared group; the next call removes the group from the load
+        // balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
             self.settle(spec, session, (&listing, &observed), state)
@@ -216,8 +217,8 @@ impl Balancers {
     /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible
     /// yet.
     ///
-    /// AWS would return it as created. Names are made from uids, which two clusters share if one is a copy of the
-    /// other.
+    /// A creation would return that load balancer. Names are made from uids, which two clusters share if one is a copy
+    /// of the other.
     ///
     /// # Errors
     /// `Conflict` if it belongs to another owner.
@@ -241,8 +242,8 @@ impl Balancers {
         Err(name_taken(other))
     }
 
-    /// Returns the desired state, the security group that all load balancers share if this one should have it, and
-    /// warnings.
+    /// Returns the desired state, the security group that all load balancers share (`None` if the Service's load
+    /// balancer should not have it), and warnings.
     async fn desire(
         &self,
         work: &Work<'_>,
@@ -276,7 +277,7 @@ impl Balancers {
         Ok((desired, backend, warnings))
     }
 
-    /// Brings the load balancer and the nodes' rules of one without security groups to the desired state. Returns the
+    /// Brings the load balancer to the desired state, and the nodes' rules if it has no security groups. Returns the
     /// progress, and warnings.
     async fn change_stack(
         &self,
@@ -288,7 +289,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {
-            // A refusal is returned again afterwards.
+            // Refusals are ignored here: the call at the end returns them again.
             self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, false, state).await?;
         }
         let mut caller = self.caller(work.session, network, work.id);
@@ -327,7 +328,7 @@ impl Balancers {
         let mut listing = self.recent_listing(work.session, state).await?;
         let mut observed = listing.of(&work.session.cluster, work.id, purpose);
         if observed.is_empty() && is_first && !state.starts_empty {
-            // Another process, or another owner of the name, may have created some since the last listing.
+            // Another process, or another owner of the name, may have created resources since the last listing.
             listing = self.inventory.listing_since(work.session, begun).await?;
             observed = listing.of(&work.session.cluster, work.id, purpose);
         }
@@ -340,7 +341,7 @@ impl Balancers {
             state.groups.extend(observed.balancers.iter().filter(|one| one.shared).map(|one| one.name.clone()));
         }
         if observed.is_empty() {
-            // AWS returns a resource that an earlier process has created, and that is not visible yet, as created: it may
+            // A creation returns a resource that an earlier process has created and that is not visible yet: it may
             // have other listeners, attributes and targets.
             let all_visible = self.all_visible();
             let is_alone = is_first && (state.starts_empty || listing.begun >= all_visible);
@@ -406,7 +407,7 @@ impl Balancers {
             let mut full = None;
             for step in &plan.steps {
                 match self.step_or_detour(caller, step, observed, state).await {
-                    // There may be room after others are deregistered.
+                    // There may be room after other targets are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
                         applied.in_use = Some(error.message);
@@ -427,7 +428,7 @@ impl Balancers {
         Ok(applied)
     }
 
-    /// Applies a step, or other steps with the same result where AWS refuses it. Returns the applied one.
+    /// Applies a step, or other steps with the same result if AWS refuses it. Returns the step that was applied.
     async fn step_or_detour(
         &self,
         caller: &mut Caller<'_>,
@@ -444,10 +445,10 @@ impl Balancers {
                 Ok(step.clone())
             }
             // Some listeners cannot send traffic to several groups.
-            Err(error) if error.is_invalid() && step.is_on_the_way() => {
-                let at_once = step.at_once();
-                self.step(caller, &at_once, observed, state).await?;
-                Ok(at_once)
+            Err(error) if error.is_invalid() && step.is_intermediate() => {
+                let final_step = step.without_intermediate_state();
+                self.step(caller, &final_step, observed, state).await?;
+                Ok(final_step)
             }
             result => result.map(|()| step.clone()),
         }

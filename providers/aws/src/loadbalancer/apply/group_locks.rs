@@ -13,14 +13,14 @@ use crate::loadbalancer::observed::misses::Misses;
 /// Resources of a group that this process has created, and that may not be listed yet; and the group's Services.
 #[derive(Debug, Default)]
 pub(super) struct Created {
-    /// Services that may have listeners there which reads do not return yet: their uids, with the time of the last
-    /// change.
+    /// Uids of Services that may have listeners on the group's load balancer that reads do not return yet, with the
+    /// time of the last change.
     pub(super) users: BTreeMap<String, Instant>,
     /// The time at which a Service last left the group: older listings may contain its target groups.
     pub(super) last_left: Option<Instant>,
-    /// Reads in a row without any listener.
+    /// Number of consecutive reads without any listener.
     unused_reads: Misses,
-    /// Listings without the load balancer that this process has created.
+    /// Number of listings that lacked the load balancer that this process has created.
     unlisted: Misses,
     /// The time at which this process created the load balancer.
     pub(super) balancer: Option<Instant>,
@@ -34,9 +34,9 @@ impl Created {
         self.users.iter().any(|(uid, at)| *uid != id.uid && now < *at + VISIBLE)
     }
 
-    /// Counts a read without any listener. Returns true if an earlier process may have created one that reads do not
-    /// return yet: after few such reads, and before `all_visible`, when reads return everything that earlier processes
-    /// have created.
+    /// Counts a read without any listener. Returns true if an earlier process may have created a listener that reads do
+    /// not return yet: only a few reads returned no listener, and it is before `all_visible`, the time from which reads
+    /// return everything that earlier processes have created.
     pub(super) fn may_have_invisible_listener(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.unused_reads.may_appear()
     }

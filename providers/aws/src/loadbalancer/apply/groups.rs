@@ -1,6 +1,6 @@
-//! Load balancers that several Services share: each Service has its own listeners, target groups and rules in the
-//! security group, which have its tags or name its uid. The load balancer and its security group have the tag of the
-//! group, and no tag of a Service. The last Service deletes them.
+//! Load balancers that several Services share. Each Service has its own listeners and target groups, with its tags, and
+//! its own rules in the security group, with its uid in their descriptions. The load balancer and its security group
+//! have the tag of the group and no owner tags of a Service. The last Service deletes them.
 //!
 //! A load balancer without listeners is deleted by the reconcile of any Service that finds it, even after a crash. One
 //! lock for each group keeps a Service from deleting resources that another one has just created.
@@ -31,7 +31,8 @@ use crate::loadbalancer::spec::settings::{Group, Settings};
 use crate::loadbalancer::types::{Balancer, Scheme, Tags};
 use crate::session::Session;
 
-/// Returns the scheme of the load balancer of a group that a Service uses: a group has one for each scheme.
+/// Returns the scheme of the load balancer of a group that a Service uses: a group has one load balancer for each
+/// scheme.
 fn scheme(settings: &Settings) -> Scheme {
     settings.scheme.unwrap_or(Scheme::Internal)
 }
@@ -75,7 +76,7 @@ impl Balancers {
     }
 
     /// Creates the load balancer of a group for its first Service, whose annotations about the load balancer itself
-    /// take effect. It is listed soon.
+    /// take effect. Listings contain it only later.
     pub(super) async fn create_group_balancer(
         &self,
         work: &Work<'_>,
@@ -104,7 +105,8 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        // The rules in nodes' security groups reference it. The first Service may need none, but later ones may.
+        // The load balancer gets the shared group, which rules in nodes' security groups reference: if the first
+        // Service needs no such rules, later ones may.
         let backend = if self.policy.no_node_rules {
             None
         } else {
@@ -136,7 +138,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Returns warnings about annotations that another Service of the group decides.
+    /// Returns warnings about annotations that have no effect because the group's load balancer was created for another
+    /// Service.
     pub(super) fn warn_of_group(&self, work: &Work<'_>, observed: &ObservedStack) -> Vec<String> {
         let Some(group) = &work.settings.group else { return Vec::new() };
         if observed.balancers.iter().any(|one| one.shared && one.leads) {
@@ -152,8 +155,8 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
-    /// balancers and security groups that no Service uses anymore. Returns false while AWS works on those of the
-    /// Service's former groups.
+    /// balancers and security groups that no Service uses any longer. Returns false while AWS works on deletions for
+    /// the Service's former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,
@@ -181,7 +184,7 @@ impl Balancers {
         }
         let balancers: Vec<_> = listing.balancers.iter().filter(|one| of_group(&one.tags)).collect();
         let listed = security.iter().map(|one| &one.name).chain(balancers.iter().map(|one| &one.name));
-        // This process may have created one that is not listed yet.
+        // This process may have created load balancers of groups that are not listed yet.
         let names: BTreeSet<String> = listed.chain(&state.groups).cloned().collect();
         let mut busy = BTreeSet::new();
         for name in names.into_iter().filter(|name| Some(name.as_str()) != current) {
@@ -224,12 +227,12 @@ impl Balancers {
         }
         let security = listing.security_groups.iter().filter(|one| one.name == name);
         for group in security.filter(|one| ownership::group(&one.tags, &session.cluster).is_some()) {
-            if listing.is_carried(&group.id) {
+            if listing.is_security_group_used(&group.id) {
                 continue;
             }
             *created = Created::default();
             state.changed = Some(Instant::now());
-            // The next listing proves it.
+            // The next listing shows whether the group is deleted.
             delete_security_group(session, &group.id).await?;
             return Ok(false);
         }
@@ -251,7 +254,8 @@ impl Balancers {
         created: &mut Created,
         state: &mut BalancerState,
     ) -> Result<bool, CloudError> {
-        // Each listener sends traffic to a target group, so that one that is used needs no further call.
+        // Each listener sends traffic to a target group. If a listed target group is used by the load balancer, there
+        // is a listener, and no further call is needed.
         if listing.target_groups.iter().any(|(_, users)| users.contains(&balancer.arn)) {
             created.note_listeners();
             return Ok(true);
@@ -280,8 +284,8 @@ impl Balancers {
         Ok(false)
     }
 
-    /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer one:
-    /// otherwise each of the two might find the other's listeners and keep the load balancer.
+    /// Records that a Service leaves a group. If another Service has left since `listing` began, returns a newer
+    /// listing: otherwise each of the two Services might find the listeners of the other and keep the load balancer.
     async fn listing_after_others(
         &self,
         session: &Session,
@@ -314,7 +318,7 @@ impl Balancers {
         work.settings.group.as_ref().map(|group| name(work.session, work.settings, group))
     }
 
-    /// Returns the name of the load balancer of the group that a deleted Service was in.
+    /// Returns the name of the load balancer of the group that a deleted Service was in, if it was in one.
     pub(super) fn former_groups(&self, session: &Session, settings: &Settings) -> BTreeSet<String> {
         settings.group.iter().map(|group| name(session, settings, group)).collect()
     }
@@ -341,8 +345,8 @@ async fn security_group(
     Ok(id)
 }
 
-/// Requests the deletion of a security group. It may still exist afterwards: while network interfaces of the deleted
-/// load balancer use it, or if this call does not find a new group that lists contain.
+/// Requests the deletion of a security group. It may still exist afterwards, for one of two reasons. Network interfaces
+/// of the deleted load balancer use it; or it is new, and this call does not find it although lists contain it.
 async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudError> {
     let request = session.api.ec2.delete_security_group().group_id(id);
     match session.api.change(Class::Ec2Change, "DeleteSecurityGroup", request.send()).await {
@@ -402,7 +406,7 @@ mod tests {
         assert_eq!(reads(), 4);
         assert_eq!(reads(), 0);
         created.note_listeners();
-        assert!(created.may_have_invisible_listener(start, all_visible), "it was used meanwhile");
+        assert!(created.may_have_invisible_listener(start, all_visible), "a read has returned listeners");
         assert!(!created.may_have_invisible_listener(all_visible, all_visible));
     }
 }

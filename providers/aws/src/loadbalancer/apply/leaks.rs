@@ -1,8 +1,9 @@
 //! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
-//! deletion of exactly those.
+//! deletion of leaked resources.
 //!
-//! Tags identify the owner of a resource, descriptions that of a rule in a node's group. A resource without complete
-//! marks, such as one of upstream that was not taken over, may belong to each Service whose marks match.
+//! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Resources of
+//! upstream that were not taken over do not identify their owner completely: such a resource may belong to each Service
+//! whose name it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ use crate::tags::ClusterTags;
 struct Found<'a> {
     balancer: Option<&'a ObservedBalancer>,
     parts: Vec<String>,
-    /// Resources whose marks another cluster may have too.
+    /// Number of resources whose tags do not prove that they are this cluster's.
     doubtful: usize,
 }
 
@@ -61,8 +62,8 @@ pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError
     Ok(owned(&listing, &session.cluster, name, &known, &rules).into_iter().chain(classic).collect())
 }
 
-/// Returns the nodes' security groups of this cluster alone: a rule in another may be for another cluster's load
-/// balancer.
+/// Returns the nodes' security groups that belong to this cluster alone: a rule in a group that clusters share may be
+/// for another cluster's load balancer.
 fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     let alone = |group: &&ListedGroup| {
         !session.cluster.id.is_empty() && !ownership::names_another(&group.tags, &session.cluster)
@@ -70,8 +71,8 @@ fn own_groups(listing: &Listing, session: &Session) -> BTreeSet<String> {
     listing.tagged_groups(session).into_iter().filter(alone).map(|group| group.id.clone()).collect()
 }
 
-/// Returns the resources of a listing by Service; `known` are Services that this process has worked on, `rules` those
-/// of nodes' groups.
+/// Returns the resources of a listing by Service; `known` are Services that this process has worked on, `rules` the
+/// rules of nodes' groups.
 fn owned(
     listing: &Listing,
     cluster: &ClusterTags,
@@ -83,8 +84,8 @@ fn owned(
     let mut users: BTreeMap<&str, LoadBalancerId> = BTreeMap::new();
     let certain = |tags: &Tags| ownership::is_certain(tags, cluster);
     let id = |tags: &Tags, name: &str| {
-        // Only the controller can decide whether a Service still needs its stack: it also serves Services without a
-        // class.
+        // Only the AWS Load Balancer Controller can decide whether a Service still needs its stack, because it also
+        // serves Services without a class.
         let owner = Owner::of(tags, cluster, cluster_name).filter(|one| one.evidence() != Evidence::Controller)?;
         let same = |id: &&LoadBalancerId| id.namespace == owner.namespace && id.name == owner.name;
         // Before a takeover only the name identifies the owner.
@@ -124,7 +125,8 @@ fn owned(
     found.into_iter().map(|(id, found)| found.owned(id)).collect()
 }
 
-/// Returns the Service whose load balancer with this name is deleted, if the Service is known.
+/// Returns the Service to which a deleted load balancer with this name belonged. If no known Service has the name, the
+/// id contains only the name of the load balancer.
 fn owner_of_rule<'a>(
     balancer: &str,
     mut known: impl Iterator<Item = &'a LoadBalancerId>,
@@ -158,7 +160,8 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
     }
 }
 
-/// Deletes the leaked resources whose marks still identify this Service and this cluster alone.
+/// Deletes the leaked resources that still belong to this Service and this cluster alone, according to tags and
+/// descriptions.
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let session = balancers.sessions.get()?;
     let id = &owned.id;
@@ -167,7 +170,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     // Tags are cached for a long time: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
-    let mut observed = left_of(&listing, &session.cluster, owned);
+    let mut observed = remaining(&listing, &session.cluster, owned);
     balancers.find_abandoned_listeners(&session, id, &mut observed).await?;
     if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
@@ -219,8 +222,8 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     Ok(Deletion::Gone)
 }
 
-/// Returns the listed resources that still exist and whose marks identify only this Service.
-fn left_of(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
+/// Returns the resources of `owned` that still exist and whose tags identify only its Service.
+fn remaining(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> ObservedStack {
     let id = &owned.id;
     let its = |part: &str, tags: &Tags| {
         let owner = Owner::of(tags, cluster, &id.cluster);
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_is_listed_by_tags_of_cloud_provider_aws_or_ours_only() {
+    fn only_resources_with_tags_of_cloud_provider_aws_or_of_this_provider_are_listed() {
         for (pairs, expected) in [
             (&[OWN, SERVICE, UID][..], Some(("u-1", true))),
             (&[OWN, SERVICE], Some(("", true))),
@@ -371,10 +374,10 @@ mod tests {
         let arns = recent_listing.balancers.iter().map(|one| one.arn.clone()).filter(|arn| !arn.ends_with("unlisted"));
         let resources = arns.chain(["sg-1".to_owned(), "sg-2".to_owned()]).collect();
         let left = Owned { id: service("web", "u-1"), phase: Phase::Active, resources, certain: true };
-        let observed = left_of(&recent_listing, &cluster(), &left);
+        let observed = remaining(&recent_listing, &cluster(), &left);
         assert_eq!(observed.ids().collect::<Vec<_>>(), ["arn:loadbalancer/net/its", "sg-1"]);
         let without = Owned { id: service("web", ""), ..left };
-        let other = left_of(&recent_listing, &cluster(), &without);
+        let other = remaining(&recent_listing, &cluster(), &without);
         assert!(other.is_empty(), "resources with a uid, or of another owner, were found: {other:?}");
     }
 }

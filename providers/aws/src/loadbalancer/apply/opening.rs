@@ -1,4 +1,4 @@
-//! Security groups of a Service's targets: those of nodes, and those of pods' own network interfaces.
+//! Security groups of a Service's targets: the groups of nodes, and of pods' own network interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -114,8 +114,8 @@ impl Balancers {
     }
 }
 
-/// Returns the pods that are a Service's targets. Pods on Fargate, with security groups of their own or with custom
-/// networking are behind other groups than their node's primary interface.
+/// Returns the pods that are a Service's targets. The interfaces of pods on Fargate, of pods with security groups of
+/// their own, and of pods with custom networking have other groups than the node's primary interface.
 fn pods(work: &Work<'_>) -> BTreeSet<PodAddress> {
     if work.settings.target_type != TargetType::Ip {
         return BTreeSet::new();
@@ -127,9 +127,9 @@ fn pods(work: &Work<'_>) -> BTreeSet<PodAddress> {
     pods_with(&registered, work.targets)
 }
 
-/// Returns the pods with these addresses, without former pods: an address may have been that of another pod before.
+/// Returns the pods that have these addresses now: an address may have belonged to another pod before.
 ///
-/// The instance is that of the pod's node, even if the node itself is not a target: its pods still are.
+/// Each pod gets the instance of its node, even if the node itself is not a target: its pods still are.
 fn pods_with(addresses: &BTreeSet<IpAddr>, targets: &Targets) -> BTreeSet<PodAddress> {
     let endpoints = [&targets.endpoints].into_iter().chain(targets.others.values()).flat_map(|some| some.iter());
     let registered = endpoints.filter(|endpoint| endpoint.ready && addresses.contains(&endpoint.address));

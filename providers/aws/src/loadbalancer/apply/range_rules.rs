@@ -23,8 +23,8 @@ use crate::session::Session;
 
 /// Returns the names by which a Service's rules are found, given its load balancers.
 ///
-/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster. So do its
-/// rules, even those in groups with the cluster's tag: the copy's instances may have no other groups.
+/// Another load balancer with one of these names belongs to another owner, such as a copy of this cluster. Its rules
+/// belong to that owner, too, even in groups with the cluster's tag: the copy's instances may have no other groups.
 pub(super) fn own_rule_names(
     session: &Session,
     id: &LoadBalancerId,
@@ -36,8 +36,8 @@ pub(super) fn own_rule_names(
 }
 
 impl Balancers {
-    /// Sets the rules in the groups of targets. Until the load balancer is `done`, only rules are added, also for its
-    /// future subnets: traffic still uses the old paths. Returns the refusals.
+    /// Sets the rules in the groups of targets. Until the load balancer is `done`, rules are added (also those for its
+    /// future subnets) and none are revoked: traffic still uses the old paths. Returns the refusals.
     pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,

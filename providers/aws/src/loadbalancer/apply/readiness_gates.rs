@@ -51,7 +51,7 @@ fn endpoints(registered: &BTreeSet<Target>, descriptions: &[elb::TargetHealthDes
         let Some((target, health)) = convert::health(description) else { continue };
         let address = target.id.parse::<IpAddr>();
         let state = description.target_health();
-        // One that is being deregistered may become a target again, and is then registered again.
+        // A target that is being deregistered may become desired again, and is then registered again.
         if let (Ok(address), false) = (address, health == TargetHealth::Draining) {
             let word = state.and_then(|state| state.reason()).map(|reason| reason.as_str().to_owned());
             endpoints.push(EndpointHealth {

@@ -1,4 +1,4 @@
-//! The deletion of a Service's own load balancer, in the order in which its parts are used.
+//! The deletion of a Service's own load balancer: the user of a resource is deleted before the resource.
 
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId};
 use tokio::sync::MutexGuard;
@@ -95,8 +95,8 @@ impl Balancers {
         let confirmed = self.confirm_creations(session, id, state).await?;
         self.find_abandoned_listeners(session, id, &mut observed).await?;
         let mut steps = diff::delete(&observed, &id.uid).steps;
-        // It was created recently and is not listed yet. A listed one that is not the Service's was taken over by
-        // another controller.
+        // Resources that this process created and that are not listed yet. If a listed resource is not the Service's,
+        // another controller has taken it over.
         let unlisted = state.made.keys().filter(|id| !listing.has(id));
         steps.extend(unlisted.filter_map(|id| Step::deletion_of(id)));
         if !steps.is_empty() {
@@ -122,7 +122,7 @@ impl Balancers {
         if !self.remove_classic(session, id, &listing, state).await? {
             return Ok(Deletion::InProgress(state.pause()));
         }
-        // After all searches, so that each of them is repeated.
+        // This check comes after all searches above, so that a retry repeats each of them.
         let now = Instant::now();
         if state.may_have_invisible(now, self.all_visible()) {
             state.changed = Some(now);
@@ -137,9 +137,8 @@ impl Balancers {
         Ok(Deletion::Gone)
     }
 
-    /// Releases the security group that all load balancers share, under the same lock as the revocation of rules:
-    /// another deletion must not find a Service that has done only one of the two. Returns false while a load balancer
-    /// may use the group.
+    /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: no
+    /// other deletion may run between the two. Returns false while a load balancer may use the group.
     pub(super) async fn release_shared(
         &self,
         mut shared: MutexGuard<'_, Shared>,
@@ -151,7 +150,7 @@ impl Balancers {
         let released = shared.release(session, self.listings(listing), id, (state, self.all_visible())).await;
         drop(shared);
         if released != Ok(Release::Unaffected) {
-            // The shared group may no longer exist, whatever the response was; the next caller must not rely on it.
+            // The shared group may no longer exist, whatever the response was; the next caller must read a new listing.
             self.inventory.expire().await;
         }
         Ok(released? != Release::InUse)

@@ -12,7 +12,7 @@ use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::HealthCheck;
 
 impl Caller<'_> {
-    /// Makes one call, or a few if one cannot hold everything.
+    /// Makes one call, or several if the changes exceed the limits of one call.
     pub(crate) async fn execute(
         &mut self,
         step: &Step,
@@ -204,7 +204,7 @@ impl Caller<'_> {
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let (certificates, policy, alpn) = encryption(listener);
-                // Some protocols of a listener cannot be set again.
+                // AWS refuses some protocols in a change, even the current one.
                 let protocol = Some(elb::ProtocolEnum::from(listener.protocol.as_str()));
                 let request = api
                     .elb

@@ -1,6 +1,6 @@
-//! Records for target groups that other clusters register in too: only targets on record are deregistered.
+//! Records for target groups in which other clusters register targets, too: only targets on record are deregistered.
 //!
-//! The record is kept in the cluster. It is written before targets are registered, and again after others were
+//! The record is kept in the cluster. It is written before targets are registered, and again after other targets were
 //! deregistered. So a crash between two calls never makes a target look like another cluster's (Load Balancer
 //! Controller: multiClusterManagerImpl).
 
@@ -13,8 +13,8 @@ use crate::loadbalancer::types::Target;
 /// The prefix of the name of the record of a target group that this provider made; the name of the target group
 /// follows.
 const NAME: &str = "aws-lbc-targets-";
-/// The record of a user's target group, followed by the Service's name and the end of the target group's ARN. Several
-/// Services can register in one of these.
+/// The prefix of the name of the record of a user's target group; the Service's name and the end of the target group's
+/// ARN follow. Several Services can register targets in one target group of a user.
 const USER_NAME: &str = "aws-targets-";
 /// The entry with the targets.
 const TARGETS: &str = "targets";

@@ -30,7 +30,7 @@ const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 /// The result of opening the security groups of targets.
 #[derive(Debug, Default)]
 pub(super) struct Access {
-    /// A load balancer without security groups needs other rules than before.
+    /// The load balancer has no security groups, and its rules must change.
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
@@ -43,7 +43,8 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
     group.recorded = change.record_after.or(change.record_before).or(group.recorded.take());
 }
 
-/// Returns the settings of a group: by its port for a listener's own, by the Service for one of another Service.
+/// Returns the settings that a group was made from. A listener's own group is found by its port, a group for another
+/// Service by that Service's name and port.
 fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     if group.user {
@@ -57,7 +58,8 @@ fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSetting
             .map(|requested| &requested.group);
     };
     settings.backends().filter(|requested| requested.protocol == group.protocol).find(|requested| {
-        let named = requested.backend.as_ref().map(|one| names::part(&work.id.namespace, &one.service, one.port));
+        let named =
+            requested.backend.as_ref().map(|one| names::resource_id(&work.id.namespace, &one.service, one.port));
         named.as_ref() == Some(part)
     })
 }
@@ -235,7 +237,7 @@ impl Balancers {
         opened.map(drop).and(undescribed)
     }
 
-    /// Opens the security groups of new targets, and those of all targets for new ports.
+    /// Opens the security groups of new targets, and for new ports the security groups of all targets.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         // Users open nodes to their own load balancers themselves.
         if !work.settings.node_rules || work.settings.listeners.is_empty() {
@@ -269,7 +271,8 @@ impl Balancers {
     }
 }
 
-/// Returns the target groups that the desired listeners forward to. While one is exchanged for another, both count.
+/// Returns the target groups that the desired listeners forward to. While one target group is exchanged for another,
+/// both are returned.
 fn forwarded(
     settings: &Settings,
     id: &LoadBalancerId,

@@ -1,5 +1,5 @@
 //! Load balancers that users made: a Service's listeners and target groups are added to one, and nothing else about it
-//! is changed. Several Services can use one, with different ports.
+//! is changed. Several Services can use the same load balancer, with different ports.
 //!
 //! Only a load balancer with the cluster's tag and the value `shared` is used: otherwise each user of the cluster could
 //! open ports of any load balancer in the network.
@@ -54,7 +54,7 @@ impl Balancers {
     ) -> Result<(), CloudError> {
         let Some(arn) = &work.settings.existing else { return Ok(()) };
         let found = find(arn, work.session, work.id, listing).map_err(|fix| {
-            // The user adds the tag after this error: it must be read soon, although tags are cached.
+            // The user adds the tag after this error, so the next attempt must not use cached tags.
             self.inventory.forget(arn);
             CloudError::invalid_annotation(&format!("{PREFIX}arn"), arn, &fix)
         })?;
@@ -64,7 +64,7 @@ impl Balancers {
     }
 
     /// Keeps only the Service's own listeners and rules in the observed state of load balancers that users made or that
-    /// Services share. Finds the Service's listeners on those that it no longer uses.
+    /// Services share. Finds the Service's listeners on load balancers that it no longer uses.
     pub(super) async fn separate_listeners(
         &self,
         session: &Session,
@@ -97,7 +97,7 @@ impl Balancers {
         observed.abandoned_listeners.clear();
         for balancer in &observed.elsewhere {
             let listeners = match calls::listeners(session, balancer).await {
-                // It was deleted since it was listed, and its listeners with it.
+                // The load balancer and its listeners were deleted since it was listed.
                 Err(error) if error.is_not_found() => continue,
                 listeners => listeners?,
             };

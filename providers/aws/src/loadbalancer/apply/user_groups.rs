@@ -2,7 +2,7 @@
 //!
 //! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are
 //! kept in the cluster, and written before targets are registered, so that a crash leaves no target that is not on
-//! record. A Service that no longer names a group, or is deleted, finds it by its record.
+//! record. If a Service no longer names a group, or is deleted, the group is found by the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,12 +38,12 @@ const UNUSED_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct UserGroups {
     known: Vec<KnownGroup>,
-    /// The addresses of the load balancers that use them.
+    /// The addresses of the load balancers that use the target groups.
     addresses: Vec<Ingress>,
     warnings: Vec<String>,
-    /// A load balancer uses each of them, and each has a healthy target or should have none.
+    /// Each target group is used by a load balancer, and has a healthy target or should have no targets.
     serving: bool,
-    /// A load balancer uses each of them.
+    /// A load balancer uses each target group.
     used: bool,
 }
 
@@ -82,8 +82,8 @@ impl Balancers {
         let left = state.groups.iter().any(|name| Some(name.as_str()) != current.as_deref());
         let unchecked = !state.groups_checked && listing.has_groups(&work.session.cluster);
         if (left || unchecked) && ensured.progress == Progress::Settled {
-            // Only once everything is settled: until the new listeners serve, the old ones use the group's load
-            // balancer.
+            // The Service leaves a group only once everything is settled: until its new listeners serve, the old ones
+            // use the group's load balancer.
             if !self.leave_groups(work.session, work.id, current.as_deref(), state).await? {
                 ensured = later(ensured, PACE);
             }
@@ -171,7 +171,7 @@ impl Balancers {
         };
         match refusal(group, wanted, work.settings, work.id, &work.session.cluster) {
             Some(fix) => {
-                // The user adds a tag after this error: it must be read soon, although tags are cached.
+                // The user adds a tag after this error, so the next attempt must not use cached tags.
                 self.inventory.forget(&wanted.arn);
                 Err(refuse(&fix))
             }
@@ -198,7 +198,7 @@ impl Balancers {
         Ok(usable)
     }
 
-    /// Reads the targets of a target group that a user made, and the record of those of this Service.
+    /// Reads the targets of a target group that a user made, and the record of this Service's targets.
     async fn read_user_group(
         &self,
         session: &Session,
@@ -246,7 +246,7 @@ impl Balancers {
         } else if !state.stack_removed && !old.is_empty() {
             progress = Progress::After(state.pause());
         }
-        // The known groups are those of the former stack.
+        // The known groups belong to the former stack.
         state.known = None;
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
@@ -261,8 +261,8 @@ impl Balancers {
         Ok(self.read_user_group(work.session, work.id, port, group).await?.group)
     }
 
-    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: it
-    /// names some.
+    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: the
+    /// Service names such groups.
     pub(super) async fn find_registrations(
         &self,
         session: &Session,
@@ -307,7 +307,7 @@ impl Balancers {
                 None => self.check_absence(session, &arn).await,
             };
             match left {
-                // The user has deleted it.
+                // The user has deleted the target group.
                 Err(error) if error.is_not_found() => {}
                 result => result?,
             }
@@ -343,7 +343,7 @@ impl Balancers {
         let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await?;
         let in_network = response.target_groups().iter().filter(|group| group.vpc_id() == Some(&session.vpc));
         if in_network.filter_map(convert::target_group).next().is_none() {
-            // It can have no targets of a Service.
+            // A group in another network, or of another kind, has no targets of a Service.
             return Ok(());
         }
         self.inventory.expire().await;
@@ -351,7 +351,7 @@ impl Balancers {
     }
 
     /// Deregisters all of a Service's targets from target groups of users, then deletes its own load balancer; `last`
-    /// are the groups that it named last.
+    /// are the groups that the Service named last.
     pub(super) async fn remove(
         &self,
         session: &Session,
@@ -389,7 +389,7 @@ impl Balancers {
 }
 
 /// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind
-/// that has no targets of a Service.
+/// that cannot have a Service's targets.
 async fn fix_of_unlisted(session: &Session, arn: &str) -> Result<String, CloudError> {
     let request = session.api.elb.describe_target_groups().target_group_arns(arn);
     let response = session.api.read(Class::ElbRead, "DescribeTargetGroups", || request.clone().send()).await;

@@ -1,8 +1,9 @@
 //! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
 //!
-//! A process that ends right after a creation leaves a resource that the next one may not see for a minute. If the
-//! Service has changed in the meantime and no longer needs it, nothing else would delete it before the next check for
-//! drift. One listing, which all Services share, is sufficient as long as it contains nothing new.
+//! A process that ends right after a creation leaves a resource that lists of the next process may lack for a minute.
+//! If the Service has changed in the meantime and no longer needs the resource, nothing else would delete the resource
+//! before the next check for drift. One listing, which all Services share, is sufficient as long as it contains nothing
+//! new.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ fn own_ids(observed: &ObservedStack, cluster: &ClusterTags) -> BTreeSet<String> 
 }
 
 impl Balancers {
-    /// Records that everything is in the desired state. Remembers the resources, if the listing may lack some.
+    /// Records that everything is in the desired state. Records the listed resources, if the listing may lack some.
     pub(super) fn settle(
         &self,
         spec: &LoadBalancerSpec,
@@ -40,8 +41,8 @@ impl Balancers {
         state.settle(spec)
     }
 
-    /// Brings a Service to the desired state. A settled one is only compared with a newer listing, once that contains
-    /// everything.
+    /// Brings a Service to the desired state. If the Service is settled, only compares it with a newer listing, once
+    /// listings contain all of its resources.
     pub(super) async fn check_or_ensure(
         &self,
         spec: &LoadBalancerSpec,
@@ -62,8 +63,8 @@ impl Balancers {
         Ok(ensured)
     }
 
-    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: it
-    /// has to be repeated.
+    /// Returns the result of the `ensure` that settled the Service, if no resource has appeared since then; `None`: the
+    /// `ensure` has to be repeated.
     async fn check_settled(
         &self,
         spec: &LoadBalancerSpec,

@@ -63,7 +63,7 @@ pub(crate) fn wants_backend(
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
-/// Balancer. They are reached only while it has the group that their rules reference.
+/// Balancer. The nodes and pods are reached only while the load balancer has the group that their rules reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.shared);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
@@ -252,12 +252,12 @@ fn listeners(
     (listeners, backends)
 }
 
-/// Returns the warning about a target group that has more targets than it may.
+/// Returns the warning about a target group with more desired targets than the maximum.
 fn warning_of_targets(settings: &Settings, port: u16, group: &GroupSettings, all: usize) -> Option<String> {
-    let most = settings.max_targets.filter(|most| all > *most)?;
+    let max = settings.max_targets.filter(|max| all > *max)?;
     let of = group.backend.as_ref().map(|backend| format!(" of {}", backend.service)).unwrap_or_default();
     let port = group.backend.as_ref().map_or(port, |backend| backend.port);
-    Some(format!("port {port}{of} has only {most} of {all} targets, because of --max-targets-per-target-group"))
+    Some(format!("port {port}{of} has only {max} of {all} targets, because of --max-targets-per-target-group"))
 }
 
 /// Returns the tags of the security group of a load balancer that several Services share: the same for all of them.
@@ -267,7 +267,7 @@ pub(crate) fn group_tags(group: &Group, settings: &Settings, cluster: &ClusterTa
     tags
 }
 
-/// Returns the security group of a load balancer that several Services share, with the rules of this one.
+/// Returns the security group of a load balancer that several Services share, with the rules of this Service.
 fn group_security_group(
     group: &Group,
     settings: &Settings,
@@ -342,17 +342,17 @@ fn group(
         None => {
             let ipv6 = settings.ipv6_targets && dualstack;
             let name = names::target_group(id, balancer, (port, node_port), kind, protocol, ipv6);
-            (name, names::part(&id.namespace, &id.name, port), ipv6)
+            (name, names::resource_id(&id.namespace, &id.name, port), ipv6)
         }
         Some(Backend { service, port, ipv6 }) => {
             let ipv6 = *ipv6 && dualstack;
             let name = names::backend(id, balancer, (service, *port, node_port), kind, protocol, ipv6);
-            (name, names::part(&id.namespace, service, *port), ipv6)
+            (name, names::resource_id(&id.namespace, service, *port), ipv6)
         }
     };
     let mut tags = tags(&part);
     if requested.backend.is_some() {
-        // Only this tag identifies the Service of its targets.
+        // Only this tag identifies the Service that the target group's targets belong to.
         tags.insert(names::RESOURCE.into(), part);
     }
     let labels = Some(&settings.node_labels).filter(|_| kind == TargetType::Instance);

@@ -12,8 +12,8 @@ use crate::tags::ClusterTags;
 
 /// Returns the ARNs of the certificates for host names, without duplicates, in the order of the names.
 ///
-/// Among several certificates for a name, the one that has it without a wildcard is used, then the one that is valid
-/// the longest: so listeners switch to a new certificate that replaces an old one.
+/// Among several certificates for a name, one that contains the name without a wildcard is preferred, then the one that
+/// is valid the longest. So listeners switch to the successor of an old certificate.
 ///
 /// # Errors
 /// The name for which there is no certificate, and the fix.
@@ -38,8 +38,8 @@ pub(crate) fn choose(
 
 /// Returns the fix if the owner of a certificate has not agreed to its use by a Service.
 ///
-/// The ARN of a certificate is not known to users of the cluster, but its host name is: without consent, each of them
-/// could serve the certificate of a site of another owner.
+/// The ARN of a certificate is not known to users of the cluster, but its host name is: without consent, each user
+/// could serve the certificate of another owner's site.
 fn refusal(tags: &Tags, id: &LoadBalancerId, cluster: &ClusterTags) -> Option<String> {
     if !ownership::is_shared(tags, cluster) {
         return Some(format!("put the tag {} with the value shared on it", cluster.key()));

@@ -22,14 +22,14 @@ pub(crate) enum Stage {
     Prepare,
     /// The Network Load Balancer is published; the Classic one serves clients that still have its address.
     Drain { left: Duration },
-    /// The time for clients is over.
+    /// The time that clients have to switch is over.
     Delete,
 }
 
 /// Returns the stage of a Service.
 ///
-/// `requested` is the time for clients, if the annotation requests the move; `replaced` and `now` are in seconds since
-/// 1970.
+/// `requested` is the time that clients have to switch, if the annotation requests the move; `replaced` and `now` are
+/// in seconds since 1970.
 pub(crate) fn stage(requested: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
     let Some(time) = requested else { return if network { Stage::Both } else { Stage::Keep } };
     let Some(replaced) = replaced else { return Stage::Prepare };

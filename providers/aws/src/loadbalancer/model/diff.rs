@@ -180,14 +180,14 @@ fn subnet_steps(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
 /// Target groups that must not be deleted, by ARN.
 #[derive(Default)]
 struct Claims {
-    /// Desired ones.
+    /// The desired target groups.
     wanted: BTreeSet<String>,
-    /// Those that still get traffic after the plan.
+    /// Target groups that still get traffic after the plan.
     used: BTreeSet<String>,
 }
 
-/// Adds the steps for a target group, `current` if it exists, to the plan; returns its name. Deregistrations are added
-/// to `deregistrations`, which come after everything else.
+/// Adds the steps for a target group to the plan; returns its name. `current` is the existing group, if there is one.
+/// Deregistrations are added to `deregistrations`, which come after everything else.
 fn target_group(
     wanted: &TargetGroup,
     current: Option<&ObservedTargetGroup>,
@@ -244,14 +244,14 @@ pub(crate) fn targets(
     )
 }
 
-/// Returns true if a group can be used as the wanted one.
+/// Returns true if an existing group can be used as the wanted group.
 fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
     let port = wanted.target_type != TargetType::Instance || wanted.shared || group.port == wanted.port;
     let kind = group.target_type == wanted.target_type && group.protocol == wanted.protocol;
     kind && port && group.ipv6 == wanted.ipv6
 }
 
-/// Returns the group with the wanted name; else the one that the listener uses, if it can be used as the wanted one.
+/// Returns the group with the wanted name; else the group that the listener uses, if it fits.
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&ObservedListener>,
@@ -266,7 +266,7 @@ fn find_group<'a>(
     observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Returns the group with the wanted name; else one that a listener uses and that is the same part of the Service's
+/// Returns the group with the wanted name; else a group that a listener uses, if it is the same part of the Service's
 /// stack.
 fn find_backend<'a>(
     wanted: &TargetGroup,
@@ -281,7 +281,7 @@ fn find_backend<'a>(
     observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Returns the other Service that a group was made for, if it differs from that of `wanted`.
+/// Returns the other Service that a group was made for, if `wanted` is not for the same one.
 fn other_service<'a>(group: &'a ObservedTargetGroup, wanted: &TargetGroup) -> Option<&'a str> {
     let (service, _) = group.tags.get(names::RESOURCE)?.rsplit_once(':')?;
     (wanted.tags.get(names::SERVICE).map(String::as_str) != Some(service)).then_some(service)
@@ -352,7 +352,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
         let balancer = balancer.to_owned();
         plan.steps.push(Step::AddCertificates { balancer, port: current.port, certificates: add });
     }
-    // The new default may be one of the additional ones; AWS removes it from those itself.
+    // The new default certificate may be one of the additional certificates; AWS then removes it from them.
     let default = wanted.certificates.first();
     let removed: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
     if !removed.is_empty() {
@@ -360,8 +360,8 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
     }
 }
 
-/// Deletes listeners that are not desired, then the target groups, load balancers and security groups that are no
-/// longer needed.
+/// Adds the steps that delete undesired listeners, then the target groups, load balancers and security groups that are
+/// no longer needed.
 fn remove(
     desired: &Desired,
     current: Option<&ObservedBalancer>,
@@ -383,7 +383,7 @@ fn remove(
     if leaves && current.is_some_and(|current| current.shared) && !serves(desired, observed) {
         plan.wait(PACE);
     }
-    // Clients that still use the old name are served until the new one works.
+    // Clients that still use the old load balancer's name are served until the new load balancer works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();
     if settled {
         plan.steps.extend(observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() }));
@@ -419,8 +419,8 @@ fn serves(desired: &Desired, observed: &ObservedStack) -> bool {
         .all(|group| observed.target_group(&group.name).is_some_and(healthy))
 }
 
-/// Returns the plan that deletes all of a Service's resources. Some may be in use for a while by others that are
-/// deleted too.
+/// Returns the plan that deletes all of a Service's resources. Some resources may be in use for a while by other
+/// resources that are deleted, too.
 ///
 /// Resources whose adoption was interrupted before they were tagged get the Service's uid tag first: once the load
 /// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.

@@ -11,7 +11,7 @@ use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ObservedEndpointService {
     pub id: String,
-    /// ARNs of its load balancers.
+    /// ARNs of the load balancers that it uses.
     pub balancers: BTreeSet<String>,
     pub acceptance: bool,
     pub principals: BTreeSet<String>,
@@ -44,8 +44,8 @@ pub(crate) struct Modification {
 /// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because
 /// it has to be created first.
 ///
-/// Another process may have created a second endpoint service before the first one was visible. The one that uses the
-/// load balancer stays, because consumers may be connected to it.
+/// Another process may have created a second endpoint service before the first one was visible. The endpoint service
+/// that uses the load balancer stays, because consumers may be connected to it.
 pub(crate) fn steps(
     wanted: Option<(&EndpointServiceSettings, &str)>,
     observed: &[ObservedEndpointService],

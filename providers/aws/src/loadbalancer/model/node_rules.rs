@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups for all load balancers with the shared group: a few, however many Services
-//! exist.
+//! Rules in the nodes' security groups for all load balancers with the shared group. Their number does not grow with
+//! the number of Services.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use crate::loadbalancer::types::{
     Desired, ObservedRule, Ports, Protocol, Rule, Source, Target, TargetGroup, TargetType,
 };
 
-/// The range of node ports, unless the API server has another one. The rule opens all of them to load balancers, so
+/// The range of node ports, unless the API server has another one. The rule opens the whole range to load balancers, so
 /// that it never has to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Maximum number of rules for each transport in one node's group.
 const MAX_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
-/// Not the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: it revokes all rules with that
-/// description that it does not need itself, each time it reconciles a TargetGroupBinding. Rules are recognized by
-/// their source, so those of earlier versions stay.
+/// It differs from the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: that controller revokes
+/// all rules with its description that it does not need, each time it reconciles a TargetGroupBinding. Rules are
+/// recognized by their source, so rules with the description of an earlier version stay.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
 
 /// Returns the ports of nodes or pods that a stack sends traffic and probes to.
@@ -35,7 +35,7 @@ pub(crate) fn ports(desired: &Desired) -> Ports {
 pub(crate) fn requested_ports(settings: &Settings, targets: &Targets) -> Ports {
     let groups = settings.listeners.iter().map(|listener| &listener.group).chain(settings.backends());
     let of_group = |requested: &GroupSettings| {
-        // The family of a target group depends on its load balancer; pods have the same ports in both.
+        // The family of a target group depends on its load balancer; pods have the same ports in both families.
         let mut all = build::targets(settings, requested, false, targets);
         all.extend(build::targets(settings, requested, true, targets));
         ports_of(settings.target_type, (requested.protocol, requested.port), &requested.health.port, &all)
@@ -68,11 +68,11 @@ fn ports_of(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Add(Rule),
-    /// The rule with this id allows more.
+    /// The rule with this id is changed to allow more.
     Widen(String, Rule),
 }
 
-/// Returns the changes that open a node's group to the shared group for `ports`; mostly none.
+/// Returns the changes that open a node's group to the shared group for `ports`. Usually there are no changes.
 pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<Change> {
     let source = Source::Group(backend.to_owned());
     let mut changes: Vec<Change> = Vec::new();

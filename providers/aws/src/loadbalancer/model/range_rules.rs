@@ -1,8 +1,9 @@
-//! Rules in nodes' security groups for load balancers without security groups: each has its own, whose sources are the
-//! IP ranges of its clients and its subnets.
+//! Rules in nodes' security groups for load balancers without security groups: each load balancer has its own rules,
+//! whose sources are the IP ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same
-//! rule share one, which names the first of them. It is handed over to the other before its owner would revoke it.
+//! rule share one rule, which names the first load balancer. Instead of revoking it, the first load balancer's Service
+//! hands it over to the other load balancer.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +93,8 @@ pub(crate) fn named_balancer(description: &str) -> Option<&str> {
 pub(crate) struct Sharer {
     /// The name in the descriptions of its rules.
     pub name: String,
-    /// Its rules; `None` if this process has not ensured it yet, so that it may need any rule.
+    /// The rules that it needs; `None` if this process has not reconciled the load balancer yet, so that it may need
+    /// any rule.
     pub wanted: Option<BTreeSet<Rule>>,
 }
 
@@ -116,7 +118,7 @@ fn handed_over_description(rule: &Rule, others: &[Sharer]) -> Option<String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub add: Vec<Rule>,
-    /// Rules that another load balancer needs too, by id, with its name in their descriptions.
+    /// Rules that another load balancer needs, too, by id. Their new descriptions name that load balancer.
     pub hand_over: Vec<ObservedRule>,
     /// Ids.
     pub revoke: Vec<String>,
@@ -134,8 +136,8 @@ impl Changes {
     }
 }
 
-/// Returns the changes to one Service's rules in a node's group; `names` are those of its load balancer. An equal rule
-/// with another description is kept.
+/// Returns the changes to one Service's rules in a node's group; `names` are the names of its load balancer. An equal
+/// rule with another description is kept.
 pub(crate) fn changes(
     observed: &[ObservedRule],
     names: &[String],

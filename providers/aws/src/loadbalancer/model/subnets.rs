@@ -43,8 +43,8 @@ pub(crate) fn choose(
                 }
             }
             let mut chosen: Vec<&Subnet> = zones.into_values().collect();
-            // Annotations give one address per subnet: when the network gets another zone, their number must still
-            // match.
+            // Annotations give one address per subnet: when the network gets another zone, the number of subnets must
+            // still match.
             let kept: Vec<&Subnet> =
                 current.iter().filter_map(|one| chosen.iter().find(|new| new.id == one.subnet).copied()).collect();
             if kept.len() == current.len() && addresses_given(settings) == Some(kept.len()) {

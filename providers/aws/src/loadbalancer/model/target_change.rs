@@ -23,7 +23,7 @@ pub(crate) struct TargetChanges {
 pub(crate) enum Sharing<'a> {
     /// Only this cluster: all targets are its own.
     Exclusive,
-    /// Several clusters. This one's targets are those on its record; without a record they are unknown.
+    /// Several clusters. The targets of this cluster are those on its record; without a record they are unknown.
     Shared(Option<&'a BTreeSet<Target>>),
 }
 
@@ -120,7 +120,7 @@ mod tests {
             ("b", "abx", Some("ab"), (None, "", "a", Some("b"))),
             ("bc", "abx", Some("ab"), (Some("abc"), "c", "a", Some("bc"))),
             ("b", "ab", None, (Some("b"), "", "", None)),
-            // Crashed before it registered, and before it deregistered.
+            // The process crashed before it registered targets, and before it deregistered them.
             ("ab", "ax", Some("ab"), (None, "b", "", None)),
             ("b", "bx", Some("ab"), (None, "", "", Some("b"))),
             ("", "abx", Some("ab"), (None, "", "ab", Some(""))),

@@ -7,7 +7,7 @@ use crate::loadbalancer::observed::stack::{ObservedListener, ObservedStack, Obse
 use crate::loadbalancer::spec::actions::MAX_TARGET_GROUPS;
 use crate::loadbalancer::types::{Desired, Listener, TargetHealth};
 
-/// The weight of the only target group of a listener. The value has no effect: it gets all of the traffic.
+/// The weight of the only target group of a listener. The value has no effect: the group gets all of the traffic.
 const SINGLE_WEIGHT: i32 = 1;
 /// The weight of a target group that will be replaced, next to its replacement with weight 0: AWS probes the targets of
 /// a group only once a listener uses it.
@@ -22,14 +22,14 @@ pub(super) struct Shift {
     pub forwards: Forwards,
     /// The listener has these destinations already.
     pub done: bool,
-    /// ARNs of target groups that it stops using once others are healthy.
+    /// ARNs of target groups that the listener stops using once other groups are healthy.
     pub leaving: Vec<String>,
     /// Another change follows, once targets are healthy.
     pub continues: bool,
 }
 
 /// Returns the final destinations of a listener's traffic; `group` is its own target group, and `name` returns the
-/// names of those for other Services.
+/// names of target groups for other Services.
 pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> String) -> Forwards {
     match &wanted.spread {
         None => vec![(group.to_owned(), SINGLE_WEIGHT)],
@@ -42,8 +42,8 @@ pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> Stri
 
 /// Returns the next change of a listener towards `finals`, of which the first is its own target group.
 ///
-/// The current groups keep the traffic in two cases: the new own group has no healthy target yet, or all traffic moves
-/// to groups of which none was found healthy.
+/// The current groups keep the traffic in two cases: the Service's new group has no healthy target yet, or no group
+/// that is to get all the traffic was found healthy.
 pub(super) fn next_shift(
     desired: &Desired,
     wanted: &Listener,
@@ -119,7 +119,7 @@ fn is_healthy(group: &ObservedTargetGroup) -> bool {
     group.targets.values().any(|health| *health == TargetHealth::Healthy)
 }
 
-/// Returns the target groups that get traffic; the weight of a single one has no effect.
+/// Returns the target groups that get traffic; the weight of a single group has no effect.
 fn receiving(forwards: &[(String, i32)], count: usize) -> Vec<&str> {
     forwards.iter().filter(|(_, weight)| count == 1 || *weight > 0).map(|(arn, _)| arn.as_str()).collect()
 }
@@ -132,7 +132,7 @@ fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool 
     own || others.filter_map(|(name, _)| desired.backends.get(name)).any(|group| !group.targets.is_empty())
 }
 
-/// Returns true if traffic goes to the same groups; the weight of a single one has no effect.
+/// Returns true if traffic goes to the same groups; the weight of a single group has no effect.
 fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
     let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
     match (one, other) {

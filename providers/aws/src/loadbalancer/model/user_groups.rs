@@ -77,7 +77,7 @@ mod tests {
     fn settings(transport: Transport, target_type: &str) -> Settings {
         let mut spec = samples::spec(&[("target-group-arn.80", ARN), ("nlb-target-type", target_type)]);
         spec.ports = vec![samples::port(transport, 80)];
-        annotations::read(&spec, &Policy::default()).expect("it is valid").1.expect("it is ours")
+        annotations::read(&spec, &Policy::default()).expect("it is valid").1.expect("this provider serves the Service")
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! This process's knowledge of a Service's load balancer, with a lock so that one call at a time works on it.
+//! The recorded state of a Service's load balancer, with a lock, so that one call at a time works on the load balancer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Time after which a created resource is visible with all its tags.
 pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 
-/// Number of reads that take more than a minute together.
+/// Number of reads whose pauses together exceed a minute.
 const OVERDUE_READS: u32 = 12;
 
 /// Number of reads after which AWS will hardly finish by itself: about ten minutes. Network interfaces of a deleted load
@@ -40,7 +40,7 @@ const SETUP_PAUSE: Duration = Duration::from_secs(2);
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
-    /// The port of a listener that uses it.
+    /// The port of a listener that uses the group.
     pub port: u16,
     /// For a group that sends traffic to another Service: the value of its resource tag, such as `default/green:8080`.
     pub backend: Option<String>,
@@ -52,7 +52,8 @@ pub(crate) struct KnownGroup {
     pub targets: BTreeSet<Target>,
     /// Same as [`ObservedTargetGroup::recorded`].
     pub recorded: Option<BTreeSet<Target>>,
-    /// A user made it: others may register targets there, and only the Service's own targets are changed.
+    /// The target group was created by a user: other clients may register targets there, and only the Service's own
+    /// targets are changed.
     pub user: bool,
 }
 
@@ -70,7 +71,7 @@ impl Opening {
     }
 }
 
-/// The resources of a Service that this process has created from nothing, with the effects of its calls.
+/// The resources of a Service that had none, as this process has created and changed them.
 #[derive(Debug, Clone)]
 struct CreatedStack {
     stack: ObservedStack,
@@ -81,7 +82,7 @@ struct CreatedStack {
 /// A load balancer that is settled according to a listing that may have lacked resources of the Service.
 #[derive(Debug)]
 pub(crate) struct Unverified {
-    /// The time from which listings contain all of them.
+    /// The time from which listings contain all resources of the Service.
     pub visible: Instant,
     /// The ARNs and ids of the resources that the listing contained or the call created.
     pub ids: BTreeSet<String>,
@@ -92,7 +93,7 @@ pub(crate) struct Unverified {
 /// The state of one Service's load balancer.
 #[derive(Debug, Default)]
 pub(crate) struct BalancerState {
-    /// Time of this process's last attempt to change any of its resources: older reads are out of date.
+    /// Time of this process's last attempt to change a resource of the Service: older reads are out of date.
     pub changed: Option<Instant>,
     /// ARNs and ids of created resources that may not be listed yet, with the time of creation.
     pub made: BTreeMap<String, Instant>,
@@ -104,48 +105,50 @@ pub(crate) struct BalancerState {
     pub starts_empty: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
     failed: Option<Instant>,
-    /// Listings without any resource to delete since the last failure.
+    /// Number of listings without any resource to delete since the last failure.
     empty_listings: Misses,
-    /// Responses without a Classic Load Balancer.
+    /// Number of responses without a Classic Load Balancer.
     without_classic: Misses,
-    /// The resources that this process has created from nothing, while AWS works on them; until a call fails.
+    /// The resources of a Service that had none, as this process has created them, while AWS works on them and until a
+    /// call fails.
     created: Option<CreatedStack>,
     /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
     pub unconfirmed: BTreeMap<String, Instant>,
-    /// Responses in which AWS did not find a resource that is to be deleted, by its id.
+    /// Number of responses that lacked a resource to delete, by the resource's id.
     missing: BTreeMap<String, Misses>,
     /// The time at which a deletion first found resources whose tags may not be visible yet.
     pub incomplete_since: Option<Instant>,
     /// ARNs of resources whose deletion was requested.
     pub deleting: BTreeSet<String>,
-    /// Its target groups, until a call fails.
+    /// The load balancer's target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
     /// The load balancer has no security group.
     pub lacks_security_groups: bool,
-    /// Nodes' security groups that may have rules for it, if it has no security group; `None`: they were not read yet.
+    /// Nodes' security groups that may have rules for the load balancer, if the load balancer has no security group;
+    /// `None`: they were not read yet.
     pub range_rule_groups: Option<BTreeSet<String>>,
-    /// The security groups that were opened for it, with the ports.
+    /// The security groups that were opened for the load balancer, with the ports.
     pub opening: Opening,
-    /// The Classic Load Balancer that is maintained, and true if it alone serves.
+    /// The Classic Load Balancer that is maintained, and true if no other load balancer serves the Service.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
     pub no_classic: bool,
-    /// The request that created its endpoint service, until that is visible.
+    /// Token of the request that created the endpoint service, until the endpoint service is visible.
     pub endpoint_token: Option<String>,
     /// Target groups of users in which this Service may have targets, by ARN, with the targets on record; `None`: the
     /// records were not read yet.
     pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
     /// Names of load balancers of groups that the Service was in, and that may have to be deleted after it left.
     pub groups: BTreeSet<String>,
-    /// Load balancers of groups that an earlier process used were searched for.
+    /// This process has searched for load balancers of groups that the Service used under an earlier process.
     pub groups_checked: bool,
-    /// The Service needs no load balancer of its own, and the former one is deleted.
+    /// The Service needs no load balancer of its own, and its former load balancer is deleted.
     pub stack_removed: bool,
-    /// Each target group with targets had a healthy one at the last read.
+    /// Each target group with targets had a healthy target at the last read.
     pub serving: bool,
     /// The inputs of the last successful `ensure`.
     pub settled: Option<LoadBalancerSpec>,
-    /// Number of reads in a row while AWS works on a change.
+    /// Number of consecutive reads while AWS works on a change.
     waits: u32,
     /// It is being deleted: the reads are those of the deletion.
     is_deletion: bool,
@@ -170,12 +173,12 @@ impl BalancerState {
         self.pause().max(SETUP_PAUSE)
     }
 
-    /// Counts a listing without any resource to delete. Returns true if one may exist and not be visible yet: an
-    /// earlier process, or a call of this one that failed, may have created it in the last minute, and few listings
-    /// lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
+    /// Counts a listing without any resource to delete. Returns true if a resource may exist and not be visible yet: an
+    /// earlier process, or a failed call of this process, may have created it in the last minute, and only a few
+    /// listings lacked it. From `all_visible` on, listings contain everything that earlier processes have created.
     ///
-    /// A successful `ensure` proves nothing: after a change of the Service, it needs other resources than those that
-    /// were created last.
+    /// A successful `ensure` does not prove that no resource is invisible: the `ensure` may not have needed the
+    /// resources that were created last.
     pub(crate) fn may_have_invisible(&mut self, now: Instant, all_visible: Instant) -> bool {
         let by_others = now < all_visible && !self.starts_empty;
         let by_failed_call = self.failed.is_some_and(|failed| now < failed + VISIBLE);
@@ -183,16 +186,17 @@ impl BalancerState {
             return false;
         }
         if self.empty_listings == Misses::default() {
-            // The pauses of the deletion have become long.
+            // The pauses of the deletion have grown so far; they start again from the shortest one.
             self.waits = 0;
         }
         self.empty_listings.may_appear()
     }
 
     /// Returns the time from which listings contain all resources of the Service, if a listing that began at `begun`
-    /// may lack some; `observed` are those that it contained or that were created since.
+    /// may lack some; `observed` are the resources that the listing contained or that were created since.
     ///
-    /// A resource that it lacks and that the Service no longer needs would exist until the next check for drift.
+    /// A resource that the listing lacked and that the Service no longer needs would exist until the next check for
+    /// drift.
     pub(crate) fn visible_later(
         &self,
         begun: Instant,
@@ -201,7 +205,7 @@ impl BalancerState {
     ) -> Option<Instant> {
         let ids: BTreeSet<String> = observed.ids().collect();
         let by_others = (!self.starts_empty).then_some(all_visible);
-        // Listeners are not listed, and are deleted with their load balancer.
+        // Listings contain no listeners, which are deleted with their load balancer.
         let unlisted = self.made.iter().filter(|(id, _)| !ids.contains(*id) && Step::deletion_of(id).is_some());
         let unanswered = self.unanswered.iter().filter(|(name, _)| !observed.has_name(name));
         let created = unlisted.chain(unanswered).map(|(_, at)| *at + VISIBLE);
@@ -209,8 +213,8 @@ impl BalancerState {
     }
 
     /// Counts a listing in which no load balancer uses the shared resources. Returns true if an earlier process may
-    /// have created one, for any Service, that is not visible yet. Listings that
-    /// [`may_have_invisible`](Self::may_have_invisible) counted are proof of this, too.
+    /// have created a load balancer, for any Service, that is not visible yet. Listings that
+    /// [`may_have_invisible`](Self::may_have_invisible) has counted are counted here, too.
     pub(crate) fn may_have_invisible_sharer(&mut self, now: Instant, all_visible: Instant) -> bool {
         now < all_visible && self.empty_listings.may_appear()
     }
@@ -228,14 +232,14 @@ impl BalancerState {
         self.empty_listings = Misses::default();
     }
 
-    /// Returns true if the health of the Service's targets decides about a step of this process: the former destination
-    /// of traffic is deleted once the load balancer serves.
+    /// Returns true if the health of the Service's targets must be read, because the former destination of traffic is
+    /// deleted only once the load balancer serves.
     pub(crate) fn needs_health(&self) -> bool {
         self.classic.is_some() || self.registered.as_ref().is_some_and(|groups| !groups.is_empty())
     }
 
     /// Counts a response that lacks a resource. Returns true if the resource may exist and not be visible yet: it was
-    /// created in the last minute, and few responses lacked it.
+    /// created in the last minute, and only a few responses lacked it.
     pub(crate) fn may_appear(&mut self, id: &str, now: Instant) -> bool {
         let is_recent = self.made.get(id).is_some_and(|made| now < *made + VISIBLE);
         is_recent && self.missing.entry(id.to_owned()).or_default().may_appear()
@@ -287,7 +291,7 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Forgets all but the effects of calls that reads may not return yet: the next call reads the state from AWS.
+    /// Forgets everything except recent changes that reads may not return yet: the next call reads the state from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;
@@ -299,14 +303,14 @@ impl BalancerState {
         self.created = None;
     }
 
-    /// Returns the resources that this process has created from nothing for the same inputs, and forgets them: if the
-    /// caller is interrupted before [`keep_created`](Self::keep_created), the next one reads what AWS has.
+    /// Returns the resources in `created` if they have the same inputs, and forgets them: if the caller is interrupted
+    /// before [`keep_created`](Self::keep_created), the next `ensure` reads the resources from AWS.
     pub(crate) fn take_created(&mut self, spec: &LoadBalancerSpec) -> Option<ObservedStack> {
         self.created.take().filter(|created| created.spec == *spec).map(|created| created.stack)
     }
 
-    /// Keeps the resources that this process has created from nothing while AWS works on them. Changes by other clients
-    /// are found by the reads of the first `ensure` after that.
+    /// Keeps created resources while AWS works on them. Changes by other clients are found by the reads of the first
+    /// `ensure` after that.
     pub(crate) fn keep_created(&mut self, stack: ObservedStack, spec: &LoadBalancerSpec, progress: Progress) {
         self.created = (progress != Progress::Settled).then(|| CreatedStack { stack, spec: spec.clone() });
     }
@@ -349,7 +353,7 @@ pub(crate) fn known_group(id: &LoadBalancerId, port: u16, group: &ObservedTarget
     let live = group.targets.iter().filter(|(_, health)| **health != TargetHealth::Draining);
     KnownGroup {
         port,
-        backend: names::part_of_another(&group.tags, id).map(str::to_owned),
+        backend: names::resource_id_of_another(&group.tags, id).map(str::to_owned),
         arn: group.arn.clone(),
         name: group.name.clone(),
         target_type: group.target_type,
@@ -534,7 +538,7 @@ mod tests {
         let results: Vec<bool> = (0..6).map(|_| state.may_appear("sg-1", now)).collect();
         assert_eq!(results, [true, true, true, true, false, false]);
         state.made.insert("sg-2".into(), now);
-        assert!(!state.may_appear("sg-2", now + VISIBLE), "it is old");
-        assert!(!state.may_appear("sg-3", now), "it is not of this process");
+        assert!(!state.may_appear("sg-2", now + VISIBLE), "it was created more than a minute ago");
+        assert!(!state.may_appear("sg-3", now), "this process did not create it");
     }
 }

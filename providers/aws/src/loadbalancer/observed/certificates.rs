@@ -14,7 +14,7 @@ use crate::session::Session;
 
 /// Maximum age of a listing.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(60);
-/// Certificates on a page of ACM.
+/// Number of certificates on a page of ACM.
 const PAGE: i32 = 1000;
 
 /// An issued certificate.
@@ -25,7 +25,7 @@ pub(crate) struct Certificate {
     pub names: Vec<String>,
     /// The end of its validity, in seconds since 1970.
     pub not_after: i64,
-    /// `None`: not read, as it has none of the requested names.
+    /// `None`: not read, because the certificate has none of the requested names.
     pub tags: Option<Tags>,
 }
 
@@ -52,7 +52,7 @@ fn wildcard(host: &str) -> Option<String> {
 pub(crate) struct Certificates(Mutex<Option<(Instant, Arc<Vec<Certificate>>)>>);
 
 impl Certificates {
-    /// Returns the issued certificates, with the tags of those that cover one of the host names.
+    /// Returns the issued certificates; those that cover one of the host names have their tags.
     pub(crate) async fn covering(
         &self,
         session: &Session,
@@ -119,7 +119,7 @@ async fn names(session: &Session, arn: &str, summary: &acm::CertificateSummary) 
         let request = session.api.acm.describe_certificate().certificate_arn(arn);
         let response = session.api.read(Class::AcmRead, "DescribeCertificate", || request.clone().send()).await;
         match response {
-            // It was deleted since it was listed.
+            // The certificate was deleted since it was listed.
             Err(error) if error.is_not_found() => {}
             response => {
                 let response = response?;

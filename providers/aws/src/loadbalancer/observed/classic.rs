@@ -15,9 +15,9 @@ use crate::session::Session;
 /// instead of the Classic Load Balancer's. The tag survives a restart, and is deleted with the load balancer.
 pub(crate) const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
-/// Load balancers on a page.
+/// Number of load balancers on a page.
 const PAGE: i32 = 400;
-/// Load balancers whose tags one call reads.
+/// Maximum number of load balancers whose tags one call reads.
 const TAGGED: usize = 20;
 
 /// A Classic Load Balancer as AWS returns it.
@@ -31,18 +31,18 @@ pub(crate) struct Classic {
     pub listeners: BTreeMap<u16, u16>,
     /// The port of health checks, if it can be read.
     pub health_port: Option<u16>,
-    /// The first one is the source of the rules in the nodes' security groups.
+    /// The first security group is the source of the rules in the nodes' security groups.
     pub security_groups: Vec<String>,
     pub tags: Tags,
 }
 
 impl Classic {
-    /// Returns the time at which it was replaced, in seconds since 1970.
+    /// Returns the time at which the load balancer was replaced, in seconds since 1970.
     pub(crate) fn replaced(&self) -> Option<u64> {
         self.tags.get(REPLACED)?.parse().ok()
     }
 
-    /// Returns the ports of nodes that it sends traffic and health checks to.
+    /// Returns the ports of nodes that the load balancer sends traffic and health checks to.
     pub(crate) fn ports(&self) -> Ports {
         self.listeners.values().copied().chain(self.health_port).map(|port| ("tcp", port)).collect()
     }
@@ -52,13 +52,13 @@ impl Classic {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Absent,
-    /// It belongs to another cluster or Service, according to its tags.
+    /// The load balancer belongs to another cluster or Service, according to its tags.
     Foreign,
     Own(Classic),
 }
 
 /// Finds the Classic Load Balancer of a Service. Its name contains the Service's uid, which is the same in a restored
-/// cluster, so its tags decide about its owner.
+/// cluster, so its owner is determined by its tags.
 pub(crate) async fn find(session: &Session, id: &LoadBalancerId) -> Result<Found, CloudError> {
     let Some(classic) = find_by_name(session, &id.default_name()).await? else { return Ok(Found::Absent) };
     Ok(match ownership::evidence(&classic.tags, &session.cluster, id) {
@@ -86,7 +86,7 @@ pub(crate) async fn find_by_name(session: &Session, name: &str) -> Result<Option
 pub(crate) struct ClassicNames(tokio::sync::Mutex<Option<(Instant, BTreeSet<String>)>>);
 
 impl ClassicNames {
-    /// Returns true if there is one with this name, from a read that began no earlier than `since`.
+    /// Returns true if a Classic Load Balancer has this name, according to a read that began no earlier than `since`.
     pub(crate) async fn contain(&self, session: &Session, name: &str, since: Instant) -> Result<bool, CloudError> {
         let mut last = self.0.lock().await;
         if let Some((_, names)) = last.as_ref().filter(|(begun, _)| *begun >= since) {
@@ -106,12 +106,12 @@ pub(crate) async fn list(session: &Session) -> Result<Vec<Classic>, CloudError> 
     let mut waiting: Vec<&mut [Classic]> = all.chunks_mut(TAGGED).collect();
     while let Some(batch) = waiting.pop() {
         match read_tags(session, batch).await {
-            // One that was deleted since it was listed fails the whole call.
+            // A load balancer that was deleted since it was listed fails the whole call.
             Err(error) if error.is_not_found() && batch.len() > 1 => {
                 let (first, second) = batch.split_at_mut(batch.len() / 2);
                 waiting.extend([second, first]);
             }
-            // Without tags it counts as foreign until the next list.
+            // Without tags the load balancer counts as foreign until the next list.
             Err(error) if error.is_not_found() => {}
             result => result?,
         }

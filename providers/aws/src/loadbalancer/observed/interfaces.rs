@@ -16,16 +16,16 @@ use crate::client::Class;
 use crate::loadbalancer::observed::network::{VALUES, filter};
 use crate::session::Session;
 
-/// The interface of a pod is looked up again after this time.
+/// Time until a pod's interface is looked up again.
 const LOOKUP_PERIOD: Duration = Duration::from_secs(5 * 60);
 
-/// A new pod's interface that EC2 does not return yet is looked up again after this time.
+/// Time until a new pod's interface that EC2 did not return is looked up again.
 pub(crate) const MISS_PERIOD: Duration = Duration::from_secs(2);
 
-/// After this number of lookups that found no interface, an address has none.
+/// Number of unsuccessful lookups after which an address counts as one without an interface.
 const MISSES: u32 = 4;
 
-/// Lookups that are not used are forgotten after this time. It exceeds the interval between checks for drift.
+/// Time until an unused lookup is removed. It exceeds the interval between checks for drift.
 const UNUSED_PERIOD: Duration = Duration::from_secs(60 * 60);
 
 /// The address of a pod.
@@ -65,7 +65,7 @@ struct Lookup {
     used: Instant,
     /// The instance of the pod's node at that time.
     instance: Option<String>,
-    /// `None`: no interface has it.
+    /// `None`: no interface has the address.
     groups: Option<Vec<String>>,
     /// Number of lookups without an interface.
     misses: u32,
@@ -75,7 +75,8 @@ impl Lookup {
     fn is_current(&self, pod: &PodAddress, now: Instant) -> bool {
         match &self.groups {
             Some(_) => now < self.at + LOOKUP_PERIOD,
-            // The instance leads to an interface that the address alone does not lead to.
+            // The instance, which was not known before, may lead to an interface with a prefix that contains the
+            // address.
             None if pod.instance.is_some() && pod.instance != self.instance => false,
             None if self.misses < MISSES => now < self.at + MISS_PERIOD,
             None => now < self.at + LOOKUP_PERIOD,
@@ -102,8 +103,8 @@ impl Lookups {
     fn record(&mut self, pods: Vec<PodAddress>, interfaces: &[Interface], now: Instant) {
         for pod in pods {
             let groups = covering(interfaces, pod.address).map(|one| one.groups.clone());
-            // The node of a pod may be deleted before the pod, and nothing else leads to an interface with prefixes.
-            // The interface of a pod never changes.
+            // The groups that were found before are kept: the interface of a pod never changes. An interface with
+            // prefixes is found only by the node, which may be deleted before the pod.
             let before = self.get(&pod);
             let known = before.filter(|_| pod.pod.is_some()).and_then(|lookup| lookup.groups.clone());
             let misses = before.map_or(0, |lookup| lookup.misses).saturating_add(1);
@@ -127,7 +128,7 @@ impl Lookups {
                     }
                 }
                 None => {
-                    // Other endpoints are not new.
+                    // An endpoint without a pod is not new: nothing has to wait for its interface.
                     if pod.pod.is_some() && lookup.misses < MISSES {
                         groups.pending.insert(pod.address);
                     }
@@ -164,7 +165,8 @@ impl Interfaces {
     }
 }
 
-/// Reads the interfaces that list addresses, and, for addresses that none lists, those of the pods' instances.
+/// Reads the interfaces that list the addresses and, for addresses that no interface lists, the interfaces of the pods'
+/// instances.
 async fn look_up(session: &Session, pods: &[PodAddress]) -> Result<Vec<Interface>, CloudError> {
     let mut interfaces = Vec::new();
     let addresses: BTreeSet<IpAddr> = pods.iter().map(|pod| pod.address).collect();

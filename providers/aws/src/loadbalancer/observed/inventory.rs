@@ -23,7 +23,7 @@ use crate::loadbalancer::types::Tags;
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
-/// Resources on a page of ELB.
+/// Number of resources on a page of ELB.
 const PAGE: i32 = 400;
 /// Maximum number of ARNs in one call of DescribeTags.
 const TAGGED: usize = 20;
@@ -32,7 +32,7 @@ const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
 /// Maximum age of the tags of other resources.
 const FOREIGN_TAGS: Duration = Duration::from_secs(60 * 60);
 
-/// A security group of the network that has the cluster's tag, or that of the Load Balancer Controller.
+/// A security group of the network that has the cluster's tag, or a tag of the Load Balancer Controller.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedGroup {
     pub id: String,
@@ -41,16 +41,16 @@ pub(crate) struct ListedGroup {
 }
 
 impl ListedGroup {
-    /// Converts it to a Service's own group, whose rules are not known yet.
+    /// Converts the group to a Service's own group, whose rules are not known yet.
     pub(in crate::loadbalancer) fn observed(&self) -> ObservedSecurityGroup {
         let Self { id, name, tags } = self.clone();
         ObservedSecurityGroup { id, name, tags, rules: Vec::new() }
     }
 }
 
-/// Incomplete tags are read again after this time: further tags may be visible by then.
+/// Time until incomplete tags are read again: further tags may be visible by then.
 const INCOMPLETE_TAGS: Duration = Duration::from_secs(5);
-/// Tags are complete this long after a resource was first listed.
+/// Time from the first listing of a resource until its tags are complete.
 const TAG_DELAY: Duration = Duration::from_secs(60);
 
 /// Cached tags of a resource.
@@ -83,7 +83,7 @@ impl CachedTags {
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
     pub balancers: Vec<ObservedBalancer>,
-    /// Each with the ARNs of the load balancers that use it.
+    /// The target groups, each with the ARNs of the load balancers that use it.
     pub target_groups: Vec<(ObservedTargetGroup, Vec<String>)>,
     pub security_groups: Vec<ListedGroup>,
 }
@@ -146,7 +146,7 @@ impl Inventory {
         for arns in unknown.chunks(TAGGED) {
             let request = session.api.elb.describe_tags().set_resource_arns(Some(arns.to_vec()));
             let response = match session.api.read(Class::ElbRead, "DescribeTags", || request.clone().send()).await {
-                // One of them was deleted since it was listed.
+                // One of the resources was deleted since it was listed.
                 Err(error) if error.is_not_found() => self.tags_one_by_one(session, arns).await?,
                 response => pairs(response?.tag_descriptions()),
             };
@@ -178,7 +178,8 @@ impl Inventory {
         self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });
     }
 
-    /// Drops the cached tags of all these resources if any are older than `age` or not cached. Returns true if it did.
+    /// Drops the cached tags of all these resources if tags of any are older than `age` or not cached. Returns true if
+    /// tags were dropped.
     pub(crate) fn forget_older(&self, arns: &[String], age: Duration) -> bool {
         let now = Instant::now();
         let mut memory = self.lock();
@@ -370,7 +371,7 @@ impl Listing {
     }
 
     /// Returns true if any load balancer uses a security group.
-    pub(crate) fn is_carried(&self, group: &str) -> bool {
+    pub(crate) fn is_security_group_used(&self, group: &str) -> bool {
         self.balancers.iter().any(|balancer| balancer.security_groups.iter().any(|one| one == group))
     }
 
@@ -380,7 +381,7 @@ impl Listing {
         tags.into_iter().any(|tags| ownership::group(tags, cluster).is_some())
     }
 
-    /// Returns the security groups of instances: those with the cluster's tag that are not load balancers'.
+    /// Returns the security groups of instances: they have the cluster's tag, and are not made for a load balancer.
     pub(crate) fn tagged_groups(&self, session: &Session) -> Vec<&ListedGroup> {
         let key = session.cluster.key();
         let balancers = |tags: &Tags| {

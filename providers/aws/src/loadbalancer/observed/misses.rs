@@ -24,8 +24,8 @@
 //! | a target group of a user | the user has deleted it | it is read by its ARN |
 //! | the network interface of a pod | its security group is not opened | several lookups (`AddressGroups::pending`) |
 
-/// After this number of responses without it, a new resource does not exist. With the pauses between them they take
-/// some seconds.
+/// Number of responses without a new resource after which the resource counts as missing. With the pauses between them,
+/// these responses take some seconds.
 const MISSING: u32 = 4;
 
 /// The number of responses without a resource that may exist.
@@ -33,7 +33,8 @@ const MISSING: u32 = 4;
 pub(crate) struct Misses(u32);
 
 impl Misses {
-    /// Counts a response without the resource. Returns true if later ones may have it: few lacked it so far.
+    /// Counts a response without the resource. Returns true if a later response may contain it, because only a few have
+    /// lacked it so far.
     pub(crate) fn may_appear(&mut self) -> bool {
         self.0 = self.0.saturating_add(1);
         self.0 <= MISSING

@@ -72,7 +72,7 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
-    /// Returns the instances with these ids, with one call for those that are not cached.
+    /// Returns the instances with these ids. Reads all that are not cached in one call.
     pub(crate) async fn by_id(
         &self,
         session: &Session,
@@ -199,9 +199,9 @@ pub(crate) async fn rules(
     Ok(all)
 }
 
-/// Returns the security groups of the network with ingress rules that name a load balancer, with the names; `name_in`
-/// returns the name in a description. Groups that have only tags of other clusters are left out: in a copy of this
-/// cluster, Services have the same uids.
+/// Returns the security groups of the network whose ingress rules name load balancers, and these names; `name_in`
+/// returns the name in a rule's description. Groups that have only tags of other clusters are left out: in a copy of
+/// this cluster, Services have the same uids.
 ///
 /// EC2 has no filter by the description of a rule, so all groups are read, page by page.
 pub(crate) async fn groups_that_name_balancers(
@@ -227,7 +227,7 @@ pub(crate) async fn groups_that_name_balancers(
     }
 }
 
-/// Returns true if a group has tags of other clusters, and not that of this one.
+/// Returns true if a group has tags of other clusters, but no tag of this one.
 fn is_of_another(session: &Session, group: &SecurityGroup) -> bool {
     let tags = by_key(group.tags());
     let cluster = &session.cluster;

@@ -39,13 +39,13 @@ pub(crate) struct ObservedBalancer {
     pub attributes: Attributes,
     pub capacity: Option<i32>,
     pub tags: Tags,
-    /// With [`ObservedBalancer::shared`] only the Service's.
+    /// The listeners; if the load balancer is [`shared`](ObservedBalancer::shared), only the Service's.
     pub listeners: Vec<ObservedListener>,
-    /// A user made it, or several Services share it: only the Service's listeners are changed.
+    /// A user made the load balancer, or several Services share it: only the Service's listeners are changed.
     pub shared: bool,
-    /// Several Services share it, and the annotations of this one decide about its attributes.
+    /// Several Services share the load balancer, and its attributes follow the annotations of this Service.
     pub leads: bool,
-    /// Ports of listeners of others on it.
+    /// Ports of other owners' listeners on the load balancer.
     pub taken: BTreeSet<u16>,
 }
 
@@ -80,7 +80,8 @@ pub(crate) struct ObservedTargetGroup {
     pub attributes: Attributes,
     pub tags: Tags,
     pub targets: BTreeMap<Target, TargetHealth>,
-    /// This cluster's record, if other clusters register in the group too and there is a record.
+    /// The targets that this cluster has recorded as its own; `None` without a record, or if no other cluster registers
+    /// targets in the group.
     pub recorded: Option<BTreeSet<Target>>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) struct ObservedStack {
     pub security_groups: Vec<ObservedSecurityGroup>,
     /// ARNs of other load balancers that use the Service's target groups.
     pub elsewhere: BTreeSet<String>,
-    /// ARNs of the Service's listeners there.
+    /// ARNs of the Service's listeners on load balancers that it no longer uses.
     pub abandoned_listeners: Vec<String>,
 }
 
@@ -118,7 +119,7 @@ pub(crate) struct CreatedResource {
 
 impl ObservedStack {
     /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a
-    /// change, if both do not contain the same resources.
+    /// change, if the two stacks do not contain the same resources.
     pub(crate) fn take_details(&mut self, known: &Self) -> bool {
         let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
         if ids(self) != ids(known) {
@@ -168,7 +169,7 @@ impl ObservedStack {
         self.balancers.is_empty() && self.target_groups.is_empty() && self.security_groups.is_empty()
     }
 
-    /// The ARNs of balancers and target groups, and the ids of security groups.
+    /// Returns the ARNs of load balancers and target groups, and the ids of security groups.
     pub(crate) fn ids(&self) -> impl Iterator<Item = String> + '_ {
         let balancers = self.balancers.iter().map(|one| one.arn.clone());
         let groups = self.target_groups.iter().map(|one| one.arn.clone());
@@ -225,19 +226,19 @@ impl ObservedStack {
         Some([Step::DeleteListener { arn: arn.clone() }, made])
     }
 
-    fn of_name(&mut self, name: &str) -> Option<&mut ObservedBalancer> {
+    fn balancer_mut(&mut self, name: &str) -> Option<&mut ObservedBalancer> {
         self.balancers.iter_mut().find(|balancer| balancer.name == name)
     }
 
-    fn listener(&mut self, arn: &str) -> Option<&mut ObservedListener> {
+    fn listener_mut(&mut self, arn: &str) -> Option<&mut ObservedListener> {
         self.balancers.iter_mut().flat_map(|balancer| &mut balancer.listeners).find(|listener| listener.arn == arn)
     }
 
-    fn group(&mut self, name: &str) -> Option<&mut ObservedTargetGroup> {
+    fn target_group_mut(&mut self, name: &str) -> Option<&mut ObservedTargetGroup> {
         self.target_groups.iter_mut().find(|group| group.name == name)
     }
 
-    fn tags(&mut self, arn: &str) -> Option<&mut Tags> {
+    fn tags_mut(&mut self, arn: &str) -> Option<&mut Tags> {
         let balancers = self.balancers.iter_mut().flat_map(|balancer| {
             let listeners = balancer.listeners.iter_mut().map(|listener| (&listener.arn, &mut listener.tags));
             std::iter::once((&balancer.arn, &mut balancer.tags)).chain(listeners)
@@ -314,29 +315,29 @@ impl ObservedStack {
         match step {
             Step::CreateBalancer(balancer) => self.balancers.push(new_balancer(balancer, made)),
             Step::SetSubnets { balancer, subnets, source_nat } => {
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.subnets.clone_from(subnets);
                     observed.source_nat = *source_nat;
                 }
             }
             Step::SetAddressType { balancer, address_type } => {
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.address_type = *address_type;
                 }
             }
             Step::SetSecurityGroups { balancer, groups, private_link } => {
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.security_groups.clone_from(groups);
                     observed.private_link = private_link.or(observed.private_link);
                 }
             }
             Step::SetCapacity { balancer, units } => {
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.capacity = Some(*units);
                 }
             }
             Step::SetBalancerAttributes { balancer, attributes } => {
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.attributes.extend(attributes.clone());
                 }
             }
@@ -350,7 +351,7 @@ impl ObservedStack {
         match step {
             Step::CreateTargetGroup(group) => self.target_groups.push(new_target_group(group, made)),
             Step::SetHealthCheck { group, health } => {
-                if let Some(observed) = self.group(group) {
+                if let Some(observed) = self.target_group_mut(group) {
                     let observed = &mut observed.health;
                     let path = observed.path.take();
                     let codes = observed.codes.take();
@@ -362,24 +363,24 @@ impl ObservedStack {
                 }
             }
             Step::SetGroupAttributes { group, attributes } => {
-                if let Some(observed) = self.group(group) {
+                if let Some(observed) = self.target_group_mut(group) {
                     observed.attributes.extend(attributes.clone());
                 }
             }
             Step::Record { group, targets } => {
-                if let Some(observed) = self.group(group) {
+                if let Some(observed) = self.target_group_mut(group) {
                     observed.recorded = Some(targets.clone());
                 }
             }
             Step::Register { group, targets } => {
                 let used = self.target_group(group).is_some_and(|group| self.is_used(&group.arn));
                 let health = if used { TargetHealth::Initial } else { TargetHealth::Unused };
-                if let Some(observed) = self.group(group) {
+                if let Some(observed) = self.target_group_mut(group) {
                     observed.targets.extend(targets.iter().map(|target| (target.clone(), health)));
                 }
             }
             Step::Deregister { group, targets } => {
-                if let Some(observed) = self.group(group) {
+                if let Some(observed) = self.target_group_mut(group) {
                     observed.targets.retain(|target, _| !targets.contains(target));
                 }
             }
@@ -393,13 +394,13 @@ impl ObservedStack {
         match step {
             Step::CreateListener { balancer, listener, forwards } => {
                 let forwards = self.arns(forwards);
-                if let Some(observed) = self.of_name(balancer) {
+                if let Some(observed) = self.balancer_mut(balancer) {
                     observed.listeners.push(new_listener(listener, forwards, made));
                 }
             }
             Step::ModifyListener { arn, listener, forwards, .. } => {
                 let forwards = self.arns(forwards);
-                if let Some(observed) = self.listener(arn) {
+                if let Some(observed) = self.listener_mut(arn) {
                     observed.protocol = listener.protocol;
                     let default = listener.certificates.iter().take(1).cloned();
                     let more =
@@ -419,18 +420,18 @@ impl ObservedStack {
                 }
             }
             Step::SetListenerAttributes { arn, attributes } => {
-                if let Some(observed) = self.listener(arn) {
+                if let Some(observed) = self.listener_mut(arn) {
                     observed.attributes.extend(attributes.clone());
                 }
             }
             Step::AddCertificates { balancer, port, certificates } => {
-                let Some(observed) = self.of_name(balancer) else { return };
+                let Some(observed) = self.balancer_mut(balancer) else { return };
                 if let Some(listener) = observed.listeners.iter_mut().find(|listener| listener.port == *port) {
                     listener.certificates.extend(certificates.iter().cloned());
                 }
             }
             Step::RemoveCertificates { arn, certificates } => {
-                if let Some(observed) = self.listener(arn) {
+                if let Some(observed) = self.listener_mut(arn) {
                     observed.certificates.retain(|one| !certificates.contains(one));
                 }
             }
@@ -446,12 +447,12 @@ impl ObservedStack {
     fn apply_tag_step(&mut self, step: &Step) {
         match step {
             Step::AddTags { arn, tags } => {
-                if let Some(observed) = self.tags(arn) {
+                if let Some(observed) = self.tags_mut(arn) {
                     observed.extend(tags.clone());
                 }
             }
             Step::RemoveTags { arn, keys } => {
-                if let Some(observed) = self.tags(arn) {
+                if let Some(observed) = self.tags_mut(arn) {
                     observed.retain(|key, _| !keys.contains(key));
                 }
             }

@@ -34,7 +34,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Returns true if a zone is one of the region itself, and not a local or wavelength zone.
+    /// Returns true if a zone is an availability zone, and not a local or wavelength zone.
     pub(crate) fn is_ordinary(&self, zone: &str) -> bool {
         zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
     }

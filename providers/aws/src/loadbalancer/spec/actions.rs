@@ -1,5 +1,5 @@
-//! Forward actions: a listener's traffic spread by weight over the Service's own target group, those of other Services,
-//! and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
+//! Forward actions: a listener's traffic spread by weight over the Service's own target group, target groups of other
+//! Services, and existing ones. Upstream: AWS Load Balancer Controller, buildActionConfigViaAnnotation.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ pub(crate) const MAX_TARGET_GROUPS: usize = 5;
 /// The greatest weight.
 const MAX_WEIGHT: i64 = 999;
 
-/// The destination of a part, as an annotation names it.
+/// A destination of a part of the traffic, as an annotation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Destination {
     /// An existing target group, by ARN.
     Arn(String),
     /// Another Service in the same namespace.
@@ -35,7 +35,7 @@ pub(crate) struct ServicePort {
 ///
 /// # Errors
 /// The fix for the mistake.
-pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
+pub(crate) fn parse(text: &str) -> Result<Spread<Destination>, String> {
     let action: Value = serde_json::from_str(text).map_err(|error| format!("use JSON: {error}"))?;
     if action["type"] != "forward" {
         return Err("use type forward, the only one that a Network Load Balancer has".into());
@@ -45,13 +45,13 @@ pub(crate) fn parse(text: &str) -> Result<Spread<Part>, String> {
     if groups.len() >= MAX_TARGET_GROUPS {
         return Err(format!("use at most {} target groups besides the Service's own", MAX_TARGET_GROUPS - 1));
     }
-    let mut others: Vec<(Part, i32)> = Vec::new();
+    let mut others: Vec<(Destination, i32)> = Vec::new();
     for group in groups {
-        let part = part(group)?;
-        if others.iter().any(|(other, _)| *other == part) {
+        let destination = destination(group)?;
+        if others.iter().any(|(other, _)| *other == destination) {
             return Err("name each of targetGroups once".into());
         }
-        others.push((part, weight(&group["weight"], groups.len() == 1)?));
+        others.push((destination, weight(&group["weight"], groups.len() == 1)?));
     }
     let own = weight(&config["baseServiceWeight"], true)?;
     if own + others.iter().map(|(_, weight)| weight).sum::<i32>() == 0 {
@@ -68,9 +68,9 @@ pub(crate) fn services(text: &str) -> BTreeSet<String> {
     groups.iter().filter_map(|group| group["serviceName"].as_str()).map(str::to_owned).collect()
 }
 
-fn part(group: &Value) -> Result<Part, String> {
+fn destination(group: &Value) -> Result<Destination, String> {
     match (&group["targetGroupARN"], &group["serviceName"]) {
-        (Value::String(arn), Value::Null) if arn.starts_with("arn:") => Ok(Part::Arn(arn.clone())),
+        (Value::String(arn), Value::Null) if arn.starts_with("arn:") => Ok(Destination::Arn(arn.clone())),
         (Value::Null, Value::String(service)) if !service.is_empty() => {
             let port = match &group["servicePort"] {
                 Value::Number(number) => number.as_u64().map(|number| number.to_string()),
@@ -78,13 +78,13 @@ fn part(group: &Value) -> Result<Part, String> {
                 _ => None,
             };
             let port = port.ok_or_else(|| format!("name a port of {service} as servicePort, by name or number"))?;
-            Ok(Part::Service(ServicePort { service: service.clone(), port, decrypt: group["decrypt"] == true }))
+            Ok(Destination::Service(ServicePort { service: service.clone(), port, decrypt: group["decrypt"] == true }))
         }
         _ => Err("name each of targetGroups by its targetGroupARN, or else by serviceName and servicePort".into()),
     }
 }
 
-/// Parses a weight; 1 if it may be omitted and is, as in AWS.
+/// Parses a weight. If it is missing and `optional`, it is 1, as in AWS.
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),
@@ -102,11 +102,11 @@ mod tests {
     fn actions_are_read_as_upstream_reads_them() {
         let spread = |own, others: &[(&str, i32)], sticky| Spread {
             own,
-            others: others.iter().map(|(arn, weight)| (Part::Arn((*arn).to_owned()), *weight)).collect(),
+            others: others.iter().map(|(arn, weight)| (Destination::Arn((*arn).to_owned()), *weight)).collect(),
             sticky,
         };
         let service =
-            |port: &str, decrypt| Part::Service(ServicePort { service: "b".into(), port: port.into(), decrypt });
+            |port: &str, decrypt| Destination::Service(ServicePort { service: "b".into(), port: port.into(), decrypt });
         for (text, expected) in [
             (r#"{"type": "forward"}"#, spread(1, &[], false)),
             (

@@ -52,7 +52,7 @@ mod tests {
         let mut spec = samples::spec(annotations);
         spec.ports = vec![samples::port(transport, 443)];
         let (_, settings) = annotations::read(&spec, &Policy::default()).map_err(|error| error.message)?;
-        Ok(settings.expect("it is ours"))
+        Ok(settings.expect("this provider serves the Service"))
     }
 
     #[test]

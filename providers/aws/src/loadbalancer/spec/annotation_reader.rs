@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 
-use crate::loadbalancer::spec::actions::{self, Part};
+use crate::loadbalancer::spec::actions::{self, Destination};
 use crate::loadbalancer::types::Spread;
 
 /// The prefix of all but two of the annotations.
@@ -152,7 +152,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the spread of a listener's traffic over several target groups, if an annotation sets one.
-    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Part>> {
+    pub(crate) fn spread(&mut self, protocol: &str, port: u16) -> Option<Spread<Destination>> {
         let key = format!("{ACTIONS}{protocol}-{port}");
         let value = self.annotations.get(&key)?;
         match actions::parse(value) {

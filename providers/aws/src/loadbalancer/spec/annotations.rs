@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Returns the kind of targets and the settings of a Service; no settings if another controller makes its load
+/// Returns the kind of targets and the settings of a Service; no settings if another controller creates its load
 /// balancer.
 ///
 /// # Errors
@@ -75,7 +75,8 @@ fn read_all(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>)
     Some(settings)
 }
 
-/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller, buildTargetType.
+/// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller,
+/// buildTargetType.
 fn target_type(reading: &mut Reading<'_>) -> TargetType {
     match reading.text("nlb-target-type") {
         Some("ip") => TargetType::Ip,
@@ -147,8 +148,8 @@ fn read_settings(
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its security
-/// groups.
+/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its
+/// security groups.
 fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
     let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
     requested && !policy.no_node_rules && target_type != TargetType::Alb
@@ -176,7 +177,7 @@ fn source_nat(families: Families, reading: &mut Reading<'_>) -> bool {
 }
 
 /// Annotations about a load balancer itself, which have no effect on one that the user made.
-const OF_BALANCER: [&str; 18] = [
+const ABOUT_LOAD_BALANCER: [&str; 18] = [
     "access-log-enabled",
     "attributes",
     "cross-zone-load-balancing-enabled",
@@ -209,7 +210,7 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
             reading.refuse(suffix, value, fix);
         }
     }
-    for suffix in OF_BALANCER {
+    for suffix in ABOUT_LOAD_BALANCER {
         if reading.text(suffix).is_some() {
             let message = format!("annotation {PREFIX}{suffix} has no effect together with {PREFIX}arn");
             reading.warnings.push(format!("{message}: a load balancer of yours is not changed"));

@@ -3,7 +3,7 @@
 
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
 
-use crate::loadbalancer::spec::actions::{Part, ServicePort};
+use crate::loadbalancer::spec::actions::{Destination, ServicePort};
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettings, Other};
 use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
@@ -15,15 +15,15 @@ type Mistake = (String, String);
 /// Returns a listener's forward action with the data of the Services that it names; `None` after a mistake, which is
 /// added to `reading`.
 pub(super) fn resolve(
-    spread: &Spread<Part>,
+    spread: &Spread<Destination>,
     listener: &ListenerSettings,
     spec: &LoadBalancerSpec,
     groups: &GroupReader<'_>,
     reading: &mut Reading<'_>,
 ) -> Option<Spread<Other>> {
-    let resolved = spread.map(|part| match part {
-        Part::Arn(arn) => Some(Other::Arn(arn.clone())),
-        Part::Service(requested) => match group(requested, listener.protocol, spec, groups, reading) {
+    let resolved = spread.map(|destination| match destination {
+        Destination::Arn(arn) => Some(Other::Arn(arn.clone())),
+        Destination::Service(requested) => match group(requested, listener.protocol, spec, groups, reading) {
             Ok(group) => Some(Other::Group(Box::new(group))),
             Err((what, fix)) => {
                 reading.refuse_action(listener.protocol.as_str(), listener.port, &what, &fix);

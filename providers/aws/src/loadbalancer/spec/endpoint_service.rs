@@ -15,9 +15,9 @@ const PRIVATE_NAME: &str = "endpoint-service-private-dns-name";
 pub(crate) struct EndpointServiceSettings {
     /// Connections of consumers wait until an operator accepts them.
     pub acceptance: bool,
-    /// ARNs of principals that may connect, or `*`; only the load balancer's account if there are none.
+    /// ARNs of principals that may connect, or `*`; if there are none, only the load balancer's account may connect.
     pub principals: BTreeSet<String>,
-    /// The name by which consumers may reach it in their networks.
+    /// The name by which consumers may reach the endpoint service in their networks.
     pub private_name: Option<String>,
 }
 

@@ -1,19 +1,19 @@
-//! Load balancers that several Services share and that this provider makes.
+//! Load balancers that this provider creates for several Services together.
 //!
-//! Services of one namespace share one by its name. Services of several namespaces share one only if the operator lists
-//! these namespaces in the cloud config: otherwise users of one namespace could take ports of another namespace's load
-//! balancer.
+//! Services of one namespace share a load balancer if they name the same group. Services of several namespaces share
+//! one only if the operator lists these namespaces in the cloud config: otherwise users of one namespace could take
+//! ports of another namespace's load balancer.
 
 use providers::LoadBalancerSpec;
 
 use crate::loadbalancer::spec::annotation_reader::Reading;
 use crate::loadbalancer::spec::settings::{Group, Policy};
 
-/// The longest name.
-const MAX_LENGTH: usize = 40;
+/// Maximum length of a group's name.
+const MAX_NAME_LENGTH: usize = 40;
 
 /// Annotations that cannot be combined with a shared load balancer.
-const ALONE: [&str; 9] = [
+const UNSHARED: [&str; 9] = [
     "arn",
     "disable-nlb-sg",
     "enable-icmp-for-path-mtu-discovery",
@@ -25,8 +25,9 @@ const ALONE: [&str; 9] = [
     "security-groups",
 ];
 
-/// Annotations about a load balancer itself: those of the Service that it is created for take effect.
-const OF_BALANCER: [&str; 11] = [
+/// Annotations about a load balancer itself. They have an effect only on the Service for which the load balancer is
+/// created.
+const ABOUT_LOAD_BALANCER: [&str; 11] = [
     "access-log-enabled",
     "attributes",
     "cross-zone-load-balancing-enabled",
@@ -43,12 +44,12 @@ const OF_BALANCER: [&str; 11] = [
 /// Returns the shared load balancer that the Service names.
 pub(super) fn read(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>) -> Option<Group> {
     let name = reading.text("group")?;
-    let fits = name.len() <= MAX_LENGTH
+    let fits = name.len() <= MAX_NAME_LENGTH
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if !fits {
-        reading.refuse("group", name, &format!("use at most {MAX_LENGTH} lower case letters, digits and hyphens"));
+        reading.refuse("group", name, &format!("use at most {MAX_NAME_LENGTH} lower case letters, digits and hyphens"));
     }
-    for suffix in ALONE {
+    for suffix in UNSHARED {
         if let Some(value) = reading.text(suffix).filter(|value| !["false", "off"].contains(value)) {
             let fix = "leave it out, or leave out the annotation for group: other Services share the load balancer";
             reading.refuse(suffix, value, fix);
@@ -68,7 +69,7 @@ pub(super) fn read(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Readi
             name.to_owned()
         }
     };
-    let balancer_annotations = OF_BALANCER.iter().filter(|suffix| reading.text(suffix).is_some());
+    let balancer_annotations = ABOUT_LOAD_BALANCER.iter().filter(|suffix| reading.text(suffix).is_some());
     Some(Group { key, balancer_annotations: balancer_annotations.map(|suffix| (*suffix).to_owned()).collect() })
 }
 
@@ -85,11 +86,11 @@ mod tests {
         ];
         let policy = Policy { groups: groups.into(), ..Policy::default() };
         let (_, settings) = annotations::read(&samples::spec(annotations), &policy).map_err(|error| error.message)?;
-        Ok(settings.expect("it is ours").group)
+        Ok(settings.expect("this provider serves the Service").group)
     }
 
     #[test]
-    fn name_is_of_the_namespace_unless_the_operator_shares_it() {
+    fn name_of_a_group_is_scoped_to_a_namespace_unless_the_cloud_config_lists_several() {
         let key = |name: &str| read(&[("group", name)]).unwrap().unwrap().key;
         assert_eq!(key("web"), "default/web");
         assert_eq!(key("public"), "public");
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_could_be_another_namespaces_is_refused() {
+    fn name_with_other_characters_or_too_many_is_refused() {
         for name in ["shop/web", "Web", "a b", &"a".repeat(41)] {
             let error = read(&[("group", name)]).expect_err(name);
             assert!(error.contains("lower case letters"), "{name}: {error}");
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_about_one_owner_are_refused() {
+    fn annotations_that_need_an_unshared_load_balancer_are_refused() {
         for (suffix, value) in [("endpoint-service", "true"), ("name", "web"), ("security-groups", "sg-1")] {
             let error = read(&[("group", "web"), (suffix, value)]).expect_err(suffix);
             assert!(error.contains("leave out the annotation for group"), "{suffix}: {error}");

@@ -163,7 +163,7 @@ fn protocols(
     if wants_quic && plain == Protocol::Udp {
         return (Protocol::Quic, Protocol::Quic);
     }
-    // A name or number may mean the UDP port with the number of this one.
+    // The annotation may name the UDP port with the same number, by name or number.
     if wants_quic && !has_udp_port(spec, port) {
         reading.refuse("quic-enabled-ports", &port.port.to_string(), "name UDP ports only");
     }
@@ -176,13 +176,13 @@ fn protocols(
     }
 }
 
-/// Returns true if the Service has a UDP port with the number of this one.
+/// Returns true if the Service has a UDP port with the same number as this port.
 fn has_udp_port(spec: &LoadBalancerSpec, port: &Port) -> bool {
     spec.ports.iter().any(|other| other.port == port.port && other.protocol == Transport::Udp)
 }
 
-/// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests such
-/// listeners, so that the Load Balancer Controller may serve the port already, without encryption.
+/// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests
+/// such listeners, so that the Load Balancer Controller may serve the port already, without encryption.
 ///
 /// Differs from upstream: see docs/differences.md.
 fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint: bool, reading: &mut Reading<'_>) {
@@ -206,7 +206,8 @@ fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint
     }
 }
 
-/// Checks the ALPN policy, which only listeners for TLS have. Upstream: Load Balancer Controller, buildListenerALPNPolicy.
+/// Checks the ALPN policy, which only listeners for TLS have. Upstream: Load Balancer Controller,
+/// buildListenerALPNPolicy.
 fn check_alpn(listeners: &[ListenerSettings], flavour: Flavour, reading: &mut Reading<'_>) {
     let Some(policy) = reading.text("alpn-policy").filter(|policy| !ALPN_POLICIES.contains(policy)) else { return };
     let fix = format!("use {}", ALPN_POLICIES.join(", "));
@@ -297,7 +298,7 @@ fn target_port(port: &Port, target_type: TargetType, reading: &mut Reading<'_>) 
         }),
         (TargetType::Alb, _) => port.port,
         (TargetType::Ip, TargetPort::Number(number)) => *number,
-        // A named port may differ between pods. Each target has its own port, so that of the group has no effect.
+        // A named port may differ between pods. Each target has its own port, so the port of the group has no effect.
         (TargetType::Ip, TargetPort::Name(_)) => 1,
     }
 }

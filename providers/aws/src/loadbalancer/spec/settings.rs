@@ -1,4 +1,4 @@
-//! Typed settings of a Service, and the cluster-wide policy that they are read with.
+//! Typed settings of a Service, and the settings of the cluster that apply to all Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -43,7 +43,7 @@ pub(crate) struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Families {
     Ipv4,
-    /// Both, where the subnets have both.
+    /// Both families, if the subnets have both.
     PreferDualstack,
     Dualstack,
 }
@@ -51,11 +51,12 @@ pub(crate) enum Families {
 /// The desired security groups of a load balancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SecurityGroups {
-    /// None.
+    /// No security groups.
     Off,
-    /// One that is created for the Service, with its rules, and the shared one that rules of nodes reference.
+    /// A security group that is created for the Service, with its rules, and the shared security group that the nodes'
+    /// rules reference.
     Own,
-    /// These, by id or by the tag `Name`.
+    /// The listed security groups, by id or by the tag `Name`.
     Named(Vec<String>),
 }
 
@@ -86,7 +87,7 @@ pub(crate) enum Other {
 pub(crate) struct Backend {
     pub service: String,
     pub port: u16,
-    /// Its targets are reached by IPv6.
+    /// The targets are reached by IPv6.
     pub ipv6: bool,
 }
 
@@ -95,9 +96,10 @@ pub(crate) struct Backend {
 pub(crate) struct Alb {
     /// Its name or ARN, as in the annotation.
     pub name: String,
-    /// Empty until it was found.
+    /// Empty until the load balancer was found.
     pub arn: String,
-    /// An annotation sets the protocol of health checks; otherwise it is that of the listener there.
+    /// An annotation sets the protocol of health checks; otherwise it is the protocol of the Application Load
+    /// Balancer's listener.
     pub probe_is_set: bool,
 }
 
@@ -115,7 +117,7 @@ pub(crate) struct UserGroup {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupSettings {
     pub protocol: Protocol,
-    /// The names of the Service's ports that it serves; two for `TCP_UDP`.
+    /// The names of the Service's ports that the group serves; two for `TCP_UDP`.
     pub port_names: Vec<String>,
     /// The port of the group in ELB: the node port, or the port of the pods.
     pub port: u16,
@@ -123,7 +125,7 @@ pub(crate) struct GroupSettings {
     pub attributes: Attributes,
     /// Packets reach targets with the client's source address.
     pub preserves_client: bool,
-    /// `None`: the Service's own.
+    /// The port of another Service that the group is made for; `None`: a port of this Service.
     pub backend: Option<Backend>,
 }
 
@@ -132,7 +134,7 @@ pub(crate) struct GroupSettings {
 pub(crate) struct Settings {
     pub flavour: Flavour,
     pub target_type: TargetType,
-    /// `None`: that of the existing load balancer; internal for a new one.
+    /// `None`: the scheme of the existing load balancer; internal for a new one.
     pub scheme: Option<Scheme>,
     pub name: Option<String>,
     pub families: Families,
@@ -164,7 +166,7 @@ pub(crate) struct Settings {
     pub user_groups: Vec<UserGroup>,
     /// Tags that the user adds.
     pub tags: Tags,
-    /// Tags of all resources of the cluster, which are among these.
+    /// The subset of `tags` that all resources of the cluster have.
     pub common_tags: Tags,
     /// Keys of tags that another program manages.
     pub foreign_tags: BTreeSet<String>,
@@ -172,7 +174,7 @@ pub(crate) struct Settings {
     pub max_targets: Option<usize>,
     /// Labels that nodes must have; as in cloud-provider-aws, an empty value means any.
     pub node_labels: Vec<(String, String)>,
-    /// Target groups that other clusters register in too.
+    /// Other clusters register targets in the target groups, too.
     pub shared_groups: bool,
     /// The ARN of a load balancer that the user made; only listeners and target groups are managed here.
     pub existing: Option<String>,
@@ -182,9 +184,11 @@ pub(crate) struct Settings {
     pub endpoint_service: Option<EndpointServiceSettings>,
     /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
-    /// The Service moves from a Classic Load Balancer, which is deleted after this time with the new address.
+    /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
+    /// this time.
     pub replace_classic: Option<Duration>,
-    /// Values that only a Classic Load Balancer can have: an error, unless one serves the Service.
+    /// The error about values that only a Classic Load Balancer can have. It counts unless a Classic Load Balancer
+    /// serves the Service.
     pub classic_only: Option<CloudError>,
     pub warnings: Vec<String>,
 }

@@ -31,11 +31,11 @@ impl ProxyProtocol {
 fn read_proxy_protocol(flavour: Flavour, reading: &mut Reading<'_>) -> ProxyProtocol {
     match reading.text("proxy-protocol").filter(|_| flavour == Flavour::Controller) {
         Some("*") => return ProxyProtocol::All,
-        Some(other) => reading.refuse("proxy-protocol", other, "use *, which is all ports"),
+        Some(other) => reading.refuse("proxy-protocol", other, "use *, which means all ports"),
         None => {}
     }
     match reading.text("proxy-protocol-per-target-group") {
-        Some(_) => ProxyProtocol::Ports(reading.parsed("proxy-protocol-per-target-group", "use numbers of ports")),
+        Some(_) => ProxyProtocol::Ports(reading.parsed("proxy-protocol-per-target-group", "use port numbers")),
         None => ProxyProtocol::Unset,
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct ServicePorts<'a> {
     pub health_port: Option<u16>,
 }
 
-/// Reads the settings of target groups; holds those that all groups of a Service share.
+/// A reader of the settings of target groups, with the settings that all groups of a Service share.
 pub(super) struct GroupReader<'a> {
     policy: &'a Policy,
     flavour: Flavour,
@@ -73,8 +73,8 @@ impl<'a> GroupReader<'a> {
     /// Returns the attributes of the target group of a port, and whether packets keep the client's address.
     pub(super) fn attributes(&self, port: u16, protocol: Protocol, reading: &mut Reading<'_>) -> (Attributes, bool) {
         let mut attributes = self.attributes.clone();
-        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: an empty value keeps the general
-        // one.
+        // Upstream: Load Balancer Controller, buildPortSpecificTargetGroupAttributes: with an empty value, the value
+        // for all ports applies.
         let of_port = reading.pairs(&format!("target-group-attributes.{port}"), false);
         attributes.extend(of_port.into_iter().filter(|(_, value)| !value.is_empty()));
         match self.proxy_protocol.get(port) {
@@ -84,7 +84,8 @@ impl<'a> GroupReader<'a> {
             }
             None => {}
         }
-        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: an empty value keeps that of AWS.
+        // Upstream: Load Balancer Controller, buildTargetGroupAttributes: with an empty value, the default of AWS
+        // applies.
         if self.flavour == Flavour::Controller && attributes.get(PROXY).is_some_and(String::is_empty) {
             attributes.remove(PROXY);
         }
@@ -92,7 +93,7 @@ impl<'a> GroupReader<'a> {
         (attributes, preserves_client)
     }
 
-    /// Replaces the default health check of a target group for UDP only by kube-proxy's health check of the node.
+    /// Replaces the default health check of a target group without TCP: kube-proxy's health check of the node is used.
     ///
     /// AWS would probe the UDP port by TCP. Nothing listens there, so all targets are unhealthy, and the load balancer
     /// sends traffic to failed nodes, too.
@@ -193,7 +194,7 @@ fn preserves_client(
     }
     match attributes.get(PRESERVE).map(String::as_str) {
         Some("false") if protocol.always_preserves_client() => {
-            let fix = "leave it out: AWS preserves clients' addresses for UDP always";
+            let fix = "leave it out: AWS always preserves clients' addresses for UDP";
             reading.refuse("target-group-attributes", &format!("{PRESERVE}=false"), fix);
             true
         }

@@ -4,7 +4,7 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{ListenerSettings, UserGroup};
 use crate::loadbalancer::types::Protocol;
 
-/// Followed by a port of the Service.
+/// The annotation, without its prefix; a port of the Service follows.
 pub(crate) const SUFFIX: &str = "target-group-arn.";
 
 /// Moves the listeners of ports for which the user names a target group to the second list.
@@ -35,7 +35,9 @@ pub(super) fn separate(
             reading.refuse(&suffix, arn, "use the ARN of a target group");
         }
         if groups.iter().any(|group| group.arn == arn) {
-            reading.refuse(&suffix, arn, "use a target group for one port: AWS has no ports of listeners in it");
+            let fix =
+                "use each target group for one port only: a target group does not show which port a target belongs to";
+            reading.refuse(&suffix, arn, fix);
         }
         if listener.spread.is_some() {
             let fix = format!("leave out the forward action of port {}: the listener is yours, too", listener.port);
@@ -71,7 +73,7 @@ mod tests {
         let mut spec = samples::spec(annotations);
         spec.ports.push(samples::port(Transport::Tcp, 443));
         let (_, settings) = annotations::read(&spec, &Policy::default()).map_err(|error| error.message)?;
-        Ok(settings.expect("it is ours"))
+        Ok(settings.expect("this provider serves the Service"))
     }
 
     #[test]
@@ -89,7 +91,7 @@ mod tests {
             (&[("target-group-arn.81", ONE)][..], "use a port of the Service: 80, 443"),
             (&[("target-group-arn.http", ONE)], "use a port of the Service: 80, 443"),
             (&[("target-group-arn.80", "one")], "use the ARN of a target group"),
-            (&[("target-group-arn.80", ONE), ("target-group-arn.443", ONE)], "use a target group for one port"),
+            (&[("target-group-arn.80", ONE), ("target-group-arn.443", ONE)], "use each target group for one port only"),
             (
                 &[
                     ("target-group-arn.80", ONE),

@@ -23,7 +23,7 @@ pub(crate) struct Account {
 /// Returns the settings of a Service.
 pub(crate) fn settings(spec: &LoadBalancerSpec) -> Settings {
     let policy = Policy { controller_services: true, ..Policy::default() };
-    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("the Service belongs to another controller")
+    read(spec, &policy).unwrap_or_else(|error| panic!("{error}")).1.expect("this provider serves the Service")
 }
 
 impl Account {
@@ -81,7 +81,8 @@ impl Account {
 
     fn check_allowed(&self, step: &Step) {
         let observed = &self.observed;
-        let balancer = |name: &str| observed.balancer(name).unwrap_or_else(|| panic!("no balancer {name}: {step:?}"));
+        let balancer =
+            |name: &str| observed.balancer(name).unwrap_or_else(|| panic!("no load balancer {name}: {step:?}"));
         let group = |name: &str| observed.target_group(name).unwrap_or_else(|| panic!("no group {name}: {step:?}"));
         let own = |forwards: &[(String, i32)]| {
             let names: Vec<String> = forwards.iter().map(|(name, _)| name.clone()).collect();
@@ -120,7 +121,10 @@ impl Account {
             }
             Step::SetSecurityGroups { balancer: name, groups, .. } => {
                 let had = !balancer(name).security_groups.is_empty();
-                assert!(had && !groups.is_empty(), "AWS neither adds a first group nor removes the last: {step:?}");
+                assert!(
+                    had && !groups.is_empty(),
+                    "AWS neither adds a first security group nor removes the last: {step:?}"
+                );
             }
             _ => {}
         }
@@ -146,7 +150,7 @@ impl Account {
 
     /// Runs one `ensure` that may make this number of steps before it crashes. Returns its plan, or `None` after a
     /// crash.
-    pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut most: usize) -> Option<Plan> {
+    pub(crate) fn ensure(&mut self, spec: &LoadBalancerSpec, targets: &Targets, mut max_steps: usize) -> Option<Plan> {
         let desired = self.desired(spec, targets);
         for _ in 0..8 {
             let plan = diff::ensure(&desired, &self.observed);
@@ -154,7 +158,7 @@ impl Account {
                 return Some(plan);
             }
             for step in &plan.steps {
-                most = most.checked_sub(1)?;
+                max_steps = max_steps.checked_sub(1)?;
                 self.make(step);
             }
         }
@@ -170,14 +174,14 @@ impl Account {
             }
             self.time_passes();
         }
-        panic!("it never settles: {:?}", diff::ensure(&self.desired(spec, targets), &self.observed));
+        panic!("it does not settle: {:?}", diff::ensure(&self.desired(spec, targets), &self.observed));
     }
 
     /// Checks that the desired state is reached, and that nothing else exists.
     pub(crate) fn check(&self, spec: &LoadBalancerSpec, targets: &Targets) {
         let desired = self.desired(spec, targets);
         let [balancer] = &self.observed.balancers[..] else {
-            panic!("not one balancer: {:?}", self.observed.balancers)
+            panic!("not exactly one load balancer: {:?}", self.observed.balancers)
         };
         assert_eq!(balancer.name, desired.balancer.name);
         assert_eq!(balancer.scheme, desired.balancer.scheme);

@@ -38,7 +38,7 @@ fn service_without_annotations_has_defaults_of_cloud_provider_aws() {
 }
 
 #[test]
-fn service_of_the_controller_has_the_controllers_defaults() {
+fn service_of_the_load_balancer_controller_has_its_defaults() {
     let plain = of(&[("type", "external")]);
     assert_eq!((plain.flavour, plain.scheme), (Flavour::Controller, None));
     let health = &plain.listeners[0].group.health;
@@ -51,7 +51,7 @@ fn service_of_the_controller_has_the_controllers_defaults() {
 }
 
 #[test]
-fn services_of_the_controller_are_not_served() {
+fn services_of_the_load_balancer_controller_are_not_served() {
     for kind in ["external", "nlb-ip"] {
         let read = read(&spec(&[("type", kind)]), &Policy::default()).unwrap();
         assert_eq!(read, (Targeting::Elsewhere, None), "{kind}");
@@ -156,7 +156,7 @@ fn unknown_port_for_tls_has_no_effect_in_cloud_provider_aws() {
 }
 
 #[test]
-fn discovery_of_the_path_mtu_is_off_with_another_word_than_on() {
+fn path_mtu_discovery_is_off_unless_the_value_is_on() {
     for (word, on, warnings) in [("on", true, 0), ("off", false, 0), ("", false, 0), ("true", false, 1)] {
         let read = of(&[("type", "external"), ("enable-icmp-for-path-mtu-discovery", word)]);
         assert_eq!((read.path_mtu, read.warnings.len()), (on, warnings), "{word:?}");
@@ -218,7 +218,7 @@ fn proxy_protocol_is_set_by_three_annotations() {
     ] {
         assert_eq!(on(annotations), expected, "{annotations:?}");
     }
-    assert_eq!(of(&[("proxy-protocol", "*")]).warnings.len(), 1, "cloud-provider-aws ignores it silently");
+    assert_eq!(of(&[("proxy-protocol", "*")]).warnings.len(), 1, "no warning for an ignored annotation");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn families_follow_the_service() {
 #[test]
 fn every_mistake_names_annotation_value_and_fix() {
     for (annotations, parts) in [
-        // Without the move, a Classic Load Balancer that exists may serve the Service.
+        // Without `replace-classic`, an existing Classic Load Balancer may serve the Service.
         (&[("type", "clb"), ("replace-classic", "true")][..], &["aws-load-balancer-type is \"clb\"", "use nlb"][..]),
         (&[("scheme", "public")], &["scheme is \"public\"", "internet-facing"]),
         (&[("healthcheck-protocol", "UDP")], &["healthcheck-protocol is \"UDP\"", "TCP, HTTP or HTTPS"]),
@@ -332,7 +332,7 @@ fn every_mistake_in_the_fields_names_its_fix() {
     }
     let mut weighted = spec(&[]);
     weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
-    let error = read(&weighted, &Policy::default()).expect_err("neither can work");
+    let error = read(&weighted, &Policy::default()).expect_err("the action has no type");
     assert!(error.message.contains("actions.TCP-80 is \"{}\": use type forward"), "{error}");
     let mut named = spec(&[("nlb-target-type", "ip")]);
     named.ports[0].node_port = None;
@@ -370,7 +370,7 @@ fn values_that_upstream_ignores_are_only_warnings() {
 }
 
 #[test]
-fn ipv6_ranges_matter_only_to_own_security_groups_in_the_controller() {
+fn ipv6_ranges_are_refused_without_dualstack_if_they_become_rules() {
     let group = ("security-groups", "sg-1");
     let off = ("disable-nlb-sg", "true");
     for (annotations, accepted) in [
@@ -390,7 +390,7 @@ fn ipv6_ranges_matter_only_to_own_security_groups_in_the_controller() {
 }
 
 #[test]
-fn tls_on_a_joint_listener_for_udp_is_refused_unless_it_was_requested() {
+fn tls_on_a_listener_for_tcp_and_udp_is_refused_unless_the_joint_listener_was_requested() {
     let tcp_first = [port(Transport::Tcp, 53), port(Transport::Udp, 53)];
     let udp_first = [port(Transport::Udp, 53), port(Transport::Tcp, 53)];
     let (external, cert, joint) = (("type", "external"), ("ssl-cert", "arn:a"), ("enable-tcp-udp-listener", "true"));
@@ -404,7 +404,8 @@ fn tls_on_a_joint_listener_for_udp_is_refused_unless_it_was_requested() {
             let mut requested = spec(annotations);
             requested.ports = ports.to_vec();
             let policy = Policy { controller_services: true, ..Policy::default() };
-            let read = read(&requested, &policy).map(|(_, settings)| settings.expect("it is ours"));
+            let read =
+                read(&requested, &policy).map(|(_, settings)| settings.expect("this provider serves the Service"));
             assert_eq!(read.is_ok(), accepted, "{annotations:?} {ports:?}");
             if let Ok(settings) = read {
                 assert_eq!(settings.listeners[0].protocol, Protocol::TcpUdp);

@@ -72,7 +72,7 @@ fn instances_are_targets_at_the_node_port_of_the_other_service() {
     assert!(group.tags.iter().all(|(key, value)| key == RESOURCE || own.group.tags.get(key) == Some(value)));
     let spread = own.spread.clone().expect("a spread");
     assert_eq!((spread.own, spread.others), (9, vec![(group.name.clone(), 1)]));
-    // Nodes without a pod of it are unhealthy, regardless of this Service's own policy.
+    // Nodes without a pod of the other Service are unhealthy, regardless of this Service's own policy.
     let mut local = requested.clone();
     local.others.get_mut("green").expect("green exists").health_check_node_port = Some(31_000);
     let HealthCheck { port, path, .. } = backend(&local, &nodes([1])).health;
@@ -211,9 +211,9 @@ fn all_traffic_moves_once_a_target_is_healthy() {
     account.time_passes();
     let plan = account.ensure(&moved, &targets, usize::MAX).expect("no step is interrupted");
     assert_eq!((plan.again, weights(&account)), (None, vec![0, 1]));
-    // Back: the own group serves immediately, although it is still being probed.
+    // Traffic returns to the Service's own group, which serves immediately, although it is still being probed.
     account.settle(&spec(&[]), &targets);
-    // The change does not wait for a Service without targets, and leaves one without targets immediately.
+    // Traffic moves immediately to and from the group of a Service without targets.
     let none = spreading(&[("target-node-labels", "none=such")], (0, 1));
     assert_eq!(account.ensure(&none, &targets, usize::MAX).expect("no step is interrupted").again, None);
     account.settle(&spec(&[]), &targets);

@@ -1,5 +1,5 @@
-//! The details of resources that this process has just created: known from its calls, and never used where listings
-//! show that something else happened.
+//! The details of resources that this process has just created are known from its calls without a read. They are never
+//! used if a listing contains other resources.
 
 use std::collections::BTreeMap;
 
@@ -55,14 +55,14 @@ fn removes_anything(step: &Step) -> bool {
 }
 
 #[test]
-fn known_details_are_those_of_a_read_after_any_step() {
+fn known_details_equal_the_resources_after_any_step() {
     for spec in services() {
-        for most in 0.. {
+        for max_steps in 0.. {
             let mut account = Account::default();
-            let done = account.ensure(&spec, &nodes([1, 2]), most).is_some();
+            let done = account.ensure(&spec, &nodes([1, 2]), max_steps).is_some();
             let mut observed = listed(&account.observed);
-            assert!(observed.take_details(&account.observed), "after {most} steps");
-            assert_eq!(observed, account.observed, "after {most} steps");
+            assert!(observed.take_details(&account.observed), "after {max_steps} steps");
+            assert_eq!(observed, account.observed, "after {max_steps} steps");
             if done {
                 break;
             }
@@ -71,7 +71,7 @@ fn known_details_are_those_of_a_read_after_any_step() {
 }
 
 #[test]
-fn half_listed_or_foreign_stack_gets_no_details() {
+fn incomplete_or_other_stack_gets_no_details() {
     let account = created(&spec(&[]));
     let all = listed(&account.observed);
     let refused = |what: &str, mut change: Box<dyn FnMut(&mut ObservedStack)>| {

@@ -34,7 +34,7 @@ const CHOICES: [&[(&str, &str)]; 12] = [
     ],
 ];
 
-/// Forwards a part of each listener's traffic to another Service. Its node ports are shifted by `moved`.
+/// Forwards a part of each listener's traffic to another Service, whose node ports are shifted by `moved`.
 fn forward(requested: &mut LoadBalancerSpec, weights: (i32, i32), moved: u16) {
     let mut ports = vec![port(Protocol::Tcp, 8080), port(Protocol::Udp, 8080)];
     ports.iter_mut().for_each(|port| port.node_port = Some(31_000 + moved));
@@ -89,7 +89,7 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
 /// An event of a history.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The Service changes, and the call crashes after this number of steps.
+    /// The Service or the numbers of its nodes change, and the call crashes after this number of steps.
     Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
     /// AWS completes the changes in progress.
     Time,
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn port_that_stays_desired_is_always_served(
+    fn load_balancer_is_kept_while_its_scheme_is_the_same(
         before in services(),
         after in services(),
         numbers in Just(vec![1, 2]),
@@ -162,7 +162,7 @@ proptest! {
         account.settle(&after, &targets);
         for step in &account.steps {
             let deletes_balancer = matches!(step, Step::DeleteBalancer { .. });
-            prop_assert!(!(same && deletes_balancer), "the balancer is kept: {:?}", account.names());
+            prop_assert!(!(same && deletes_balancer), "the load balancer was replaced: {:?}", account.names());
         }
     }
 }

@@ -121,6 +121,6 @@ fn many_unknown_annotations_lead_to_few_warnings() {
     let mut spec = LoadBalancerSpec::new(load_balancer(), vec![port(Protocol::Tcp, 80)]);
     spec.annotations = annotations;
     let (_, settings) = read(&spec, &Policy::default()).expect("unknown annotations have no effect");
-    let warnings = settings.expect("it is ours").warnings;
+    let warnings = settings.expect("this provider serves the Service").warnings;
     assert_eq!(warnings.len(), MAX_WARNINGS, "each becomes an event");
 }

@@ -100,7 +100,7 @@ fn target_group_is_replaced_once_the_new_one_is_healthy() {
     assert_eq!(account.names(), ["CreateTargetGroup", "Register", "ModifyListener"]);
     let forwards = account.observed.balancers[0].listeners[0].forwards.clone();
     assert_eq!(forwards.iter().map(|(_, weight)| *weight).collect::<Vec<_>>(), [100, 0], "traffic moved too early");
-    // Nothing is repeated while it waits.
+    // Nothing is repeated while the plan waits.
     let waiting = account.ensure(&tls, &targets, usize::MAX).unwrap();
     assert_eq!((waiting.steps, waiting.exchanging), (vec![], [80].into()));
     account.time_passes();
@@ -134,7 +134,7 @@ fn traffic_is_spread_over_other_groups_and_back() {
         assert_eq!(forwards(&account)[1].0, "arn:theirs");
         assert_eq!(account.ensure(&spread(wanted, &[]), &targets, usize::MAX).unwrap().steps, [], "it stays so");
     }
-    // The Service's own group is replaced by another while the others keep their part.
+    // The Service's own group is replaced by another group, while the group of another owner keeps its part.
     let tls = [("ssl-cert", "arn:a")];
     let mut account = settled(&tls);
     account.ensure(&spread([3, 1], &tls), &targets, usize::MAX).unwrap();

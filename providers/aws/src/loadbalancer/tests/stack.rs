@@ -61,7 +61,7 @@ fn subnets_of_any_cluster_are_usable_without_a_cluster_id() {
     for (network, id, expected) in [
         (&tagged_ones, "", vec!["subnet-1", "subnet-2", "subnet-3"]),
         (&tagged_ones, "c", vec!["subnet-2", "subnet-3"]),
-        // Of two in a zone, the one with the legacy tag is the cluster's.
+        // Of two subnets in a zone, the one with the legacy tag is the cluster's.
         (&legacy, "c", vec!["subnet-2", "subnet-3"]),
     ] {
         let cluster = ClusterTags::new(id, false);
@@ -219,7 +219,8 @@ fn load_balancer_of_either_upstream_is_adopted() {
         let requested = spec(&[("type", kind), ("scheme", "internet-facing")]);
         let mut account = Account::default();
         account.settle(&requested, &nodes([1]));
-        // As upstream left it: other names of target groups and the security group, no uid.
+        // The load balancer is as upstream left it: target groups and the security group have other names, and there is
+        // no uid.
         let strip = |tags: &mut Tags| drop(tags.remove("kubernetes.io/service-uid"));
         for balancer in &mut account.observed.balancers {
             strip(&mut balancer.tags);

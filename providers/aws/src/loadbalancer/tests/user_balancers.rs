@@ -34,7 +34,7 @@ fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
 }
 
 #[test]
-fn own_load_balancer_stays_until_targets_on_that_of_the_user_are_healthy() {
+fn own_load_balancer_stays_until_targets_on_the_load_balancer_of_the_user_are_healthy() {
     let mut account = Account::default();
     let targets = nodes([1]);
     account.settle(&spec(&[]), &targets);

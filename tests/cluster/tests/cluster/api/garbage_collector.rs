@@ -103,7 +103,7 @@ pub async fn existing_owners_are_kept_and_dangling_references_removed(space: Spa
     config_map(&space, "wrong", vec![wrong_name]).await?;
     space.delete::<ConfigMap>("two").await?;
     until_left(&space, &["both", "one"]).await?;
-    eventually("only one owner exists", || async {
+    eventually("only the reference to the existing owner is left", || async {
         let both: ConfigMap = space.get("both").await?;
         let owners: Vec<_> = both.owner_references().iter().map(|owner| owner.name.clone()).collect();
         ensure!(owners == ["one"], "owners {owners:?}");
@@ -273,7 +273,7 @@ pub async fn garbage_needs_one_request_per_deletion(space: Space) -> Result<()> 
     let of_ours = |call: &Call| call.namespace == space.namespace && !call.name.is_empty();
     let others =
         || faults.count(|call| of_ours(call) && call.verb != Verb::Delete && call.resource != "serviceaccounts/token");
-    // An owner that arrives later than its dependent, because their kinds have separate watches, is read.
+    // An owner is read if its event arrives later than its dependent's, because their kinds have separate watches.
     until_constant("reading", others).await?;
     let before = others();
     space.delete::<ConfigMap>("root").await?;

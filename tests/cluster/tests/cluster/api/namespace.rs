@@ -223,7 +223,7 @@ async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize>
     ensure!(begun.elapsed() > Duration::from_millis(4900), "deleted after {:?}", begun.elapsed());
     let ours: Vec<Call> = faults.requests().into_iter().map(|request| request.call).collect();
     let emptied = ours.iter().position(of_maps);
-    // The server's version is listed at the end of the grace period.
+    // At the end of the grace period, a list of namespaces returns the server's resourceVersion.
     let checked = ours.iter().position(|call| {
         (call.verb, &*call.resource, &*call.account) == (Verb::List, "namespaces", "namespace-controller")
     });
@@ -250,7 +250,7 @@ pub async fn large_namespace_is_emptied_during_the_grace_period(space: Space) ->
 
 pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Space) -> Result<()> {
     let faults = Faults::default();
-    // The server's resourceVersion at the end of the grace period cannot be read.
+    // At the end of the grace period, the list that returns the server's resourceVersion fails.
     let versions = |call: &Call| {
         call.verb == Verb::List && call.resource == "namespaces" && call.account == "namespace-controller"
     };
@@ -261,7 +261,8 @@ pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Spac
 }
 
 pub async fn deletion_of_the_last_pod_requeues_the_namespace(space: Space) -> Result<()> {
-    // Because of the pod's grace period, it would be reconciled again after five minutes.
+    // Without the pod's deletion event, the namespace would be reconciled again only after five minutes, because of the
+    // pod's grace period.
     let slow = with(
         pod("slow", "web"),
         json!({"metadata": {"finalizers": ["example.com/hold"]},

@@ -32,10 +32,10 @@ async fn config_map(space: &Space, name: String, owners: Vec<Value>) -> Result<C
 
 /// Waits until these ConfigMaps are left, and the root CA's.
 async fn until_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
-    eventually(format!("{expected:?} are left"), || async { is_left(space, expected).await }).await
+    eventually(format!("{expected:?} are left"), || async { check_left(space, expected).await }).await
 }
 
-async fn is_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
+async fn check_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
     let mut found: BTreeSet<String> = names(&space.list::<ConfigMap>("").await?).into_iter().collect();
     found.remove("kube-root-ca.crt");
     ensure!(found == *expected, "there are {found:?}");
@@ -43,7 +43,7 @@ async fn is_left(space: &Space, expected: &BTreeSet<String>) -> Result<()> {
 }
 
 /// The first check of each dependent finds one owner that is being deleted and one that is not yet; the deletion of the
-/// second must lead to another check that does not rely on the first.
+/// second owner must lead to another check that does not use the result of the first one.
 pub async fn pairs_deleted_in_the_foreground_together_are_all_deleted(space: Space) -> Result<()> {
     let _manager = Manager::start_with(&space, &Faults::default(), ALONE).await?;
     let owners = try_join_all((0..PAIRS * 2).map(|n| config_map(&space, format!("owner-{n}"), vec![]))).await?;
@@ -160,7 +160,7 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     config_map(&space, "other-kind".into(), vec![other_kind]).await?;
     let stay = create_hostile_dependents(&space).await?;
     until_left(&space, &stay).await?;
-    during(QUIET, "the others stay", || is_left(&space, &stay)).await?;
+    during(QUIET, "the others stay", || check_left(&space, &stay)).await?;
     let elsewhere = faults.count(|call| matches!(&*call.resource, "secrets") && !call.name.is_empty());
     ensure!(elsewhere == 0, "{elsewhere} requests for Secrets by name");
     // Other dependents are still collected.
@@ -178,7 +178,7 @@ pub async fn dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstrea
     let stay = create_hostile_dependents(&space).await?;
     let result = async {
         until_left(&space, &stay).await?;
-        during(QUIET, "the others stay", || is_left(&space, &stay)).await
+        during(QUIET, "the others stay", || check_left(&space, &stay)).await
     }
     .await;
     bed.cluster.kill(UPSTREAM)?;

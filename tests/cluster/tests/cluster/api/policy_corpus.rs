@@ -45,7 +45,7 @@ struct Case {
     warning: String,
 }
 
-/// An expression that the API server accepts, with the recorded warning if it is that of the corpus.
+/// An expression that the API server accepts, and the recorded warning, if it accepts the expression unchanged.
 #[derive(Clone)]
 struct Accepted {
     expression: String,

@@ -182,7 +182,7 @@ async fn run_with_fault(
     let occurred = match run_fault {
         RunFault::Nothing => true,
         RunFault::Write(_) => faults.unmet() == 0,
-        // After the crash that it causes, `run_until_crash` removes it.
+        // `run_until_crash` removes this fault after the crash that it causes.
         RunFault::Crash(_) => cloud.cloud.snapshot().faults.is_empty(),
         RunFault::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
     };
@@ -230,7 +230,7 @@ async fn run_with_each_fault(
     for (number, (what, run_fault, must_occur)) in run_faults.into_iter().enumerate() {
         let name = format!("{}-{number}", scenario.name.replace('_', "-"));
         if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_occur).await {
-            // Its objects and faults remain, so that later runs in this cloud would prove nothing.
+            // Objects and faults of the failed run remain, so that later runs in this cloud would prove nothing.
             bail!("run {number} of {count}, {name}: {what}: {error:#}");
         }
     }

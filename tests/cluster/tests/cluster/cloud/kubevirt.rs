@@ -209,7 +209,7 @@ pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Res
     tenant_cluster.process.stop(&cloud.bed.cluster).await
 }
 
-/// Stops the virtual machine, whose VirtualMachine remains, and then deletes it.
+/// Deletes the VirtualMachineInstance, so that the virtual machine is stopped, and then the VirtualMachine.
 async fn until_node_follows_its_machine(tenant_cluster: &TenantCluster) -> Result<()> {
     let (cloud, tenant) = (&tenant_cluster.cloud, &tenant_cluster.tenant);
     let machine = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm-1"}});

@@ -1,4 +1,5 @@
-//! Changes around the KubeVirt provider: of the selection of targets, of the provider itself, and of its configuration.
+//! Changes under the KubeVirt provider: another selection of targets, a takeover from cloud-provider-kubevirt, and a
+//! wrong namespace in the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +107,7 @@ async fn select(tenant: &Tenant, address: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn targets_are_changed_without_a_gap(_: Space) -> Result<()> {
+pub async fn selection_of_targets_is_changed_without_a_gap(_: Space) -> Result<()> {
     let tenant = Infrastructure::start().await?.tenant("tenant").await?;
     let address = tenant.start_machine("vm-1").await?;
     let (spec, targets) = (spec(&tenant), nodes(&["vm-1"]));
@@ -133,7 +134,7 @@ pub async fn targets_are_changed_without_a_gap(_: Space) -> Result<()> {
     Ok(())
 }
 
-pub async fn service_of_the_other_provider_is_taken_over(_: Space) -> Result<()> {
+pub async fn service_of_cloud_provider_kubevirt_is_taken_over(_: Space) -> Result<()> {
     let tenant = Infrastructure::start().await?.tenant("tenant").await?;
     let provider = tenant.provider(TargetSelection::Selector)?;
     let (spec, balancers) = (spec(&tenant), balancers(&provider)?);

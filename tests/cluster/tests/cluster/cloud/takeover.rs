@@ -56,7 +56,7 @@ fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
 /// The state that a takeover must not change.
 #[derive(Debug, PartialEq)]
 struct ClusterState {
-    /// Nodes and Services by name: uid and version, and with them labels, taints, finalizers and status.
+    /// Uid and version of Nodes and Services, by name. The version covers labels, taints, finalizers and status.
     objects: BTreeMap<String, (Option<String>, Option<String>)>,
     balancers: Vec<LoadBalancerView>,
     routes: Vec<RouteView>,
@@ -78,7 +78,7 @@ async fn cluster_state(cloud: &CloudBed) -> Result<ClusterState> {
     })
 }
 
-/// Returns the holder of the Lease that both use.
+/// Returns the holder of the Lease that both managers use.
 async fn holder(cloud: &CloudBed) -> Result<String> {
     let leases: Api<Lease> = Api::namespaced(cloud.bed.client.clone(), "kube-system");
     let lease = leases.get(UPSTREAM).await?;
@@ -89,7 +89,7 @@ async fn holder(cloud: &CloudBed) -> Result<String> {
         .context("the Lease has no holder")
 }
 
-/// Waits until another process than `before` leads; returns its identity.
+/// Waits until a process other than `before` leads; returns its identity.
 async fn until_led_by_another(cloud: &CloudBed, before: &str) -> Result<String> {
     eventually("another process leads", || async {
         let now = holder(cloud).await?;

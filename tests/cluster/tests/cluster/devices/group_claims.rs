@@ -124,7 +124,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     ensure!(owner(&space.get::<ResourceClaim>(&one[1].1).await?) == "one");
     create_member(&space, "two", "gang", false).await?;
     ensure!(claims_of(pods(), "two", 1).await? == of_group);
-    // It is reserved once, for the PodGroup, not for the pod that is scheduled first.
+    // The shared claim is reserved once, for the PodGroup, not for the pod that is scheduled first.
     allocate(&space, shared).await?;
     until_state(&space, shared, (&["gang"], true, true)).await?;
     during(QUIET, "two claims and one reservation", || async {
@@ -138,7 +138,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     let consumer = reserved.and_then(|consumers| consumers.into_iter().next()).context("the claim is not reserved")?;
     ensure!(consumer.api_group.as_deref() == Some("scheduling.k8s.io") && consumer.resource == "podgroups");
     ensure!(Some(consumer.uid) == group.uid());
-    // Deleted pods do not release it; the deletion of the PodGroup does.
+    // The deletion of the pods does not release the claim; the deletion of the PodGroup does.
     for name in ["one", "two"] {
         space.api::<Pod>().delete(name, &kube::api::DeleteParams::default().grace_period(0)).await?;
     }

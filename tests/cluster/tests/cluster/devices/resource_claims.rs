@@ -160,7 +160,7 @@ pub async fn claim_is_created_from_its_template_and_deleted_with_its_pod(space: 
     );
     ensure!(claim.labels()["app"] == "web" && claim.owner_references()[0].block_owner_deletion.is_none());
     until_state(&space, name, (&["web"], true, true)).await?;
-    // There is no device for the second one before the first one has finished.
+    // There is no device for the second pod before the first pod has finished.
     space.create::<Pod>(pod_with_claims("next", &[("gpu", TEMPLATE, "gpu")])).await?;
     let waiting = until_claims(&space, "next", 1).await?;
     until_state(&space, &waiting[0].1, (&[], false, false)).await?;
@@ -414,7 +414,7 @@ async fn two_pods_in_turn(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Each pod: a claim, the status that names it, its release, its finalizer, its deletion.
+/// Writes for each pod: the claim, the status that names it, the claim's release, finalizer and deletion.
 pub const SCENARIO: Scenario = Scenario {
     name: "resource_claims",
     flags: &[ALONE],

@@ -190,7 +190,7 @@ async fn clear(space: Space) -> Result<()> {
     release(&space, &["one", "two"]).await
 }
 
-/// Two conditions and two deletions.
+/// Writes: two conditions and two deletions.
 pub const SCENARIO: Scenario = Scenario {
     name: "devices",
     flags: &[ALONE],

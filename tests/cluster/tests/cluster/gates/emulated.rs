@@ -19,7 +19,8 @@ use crate::process::serving::{Credentials, ManagerProcess, bare_control_plane};
 use crate::workloads::deployment::rolled_out;
 use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 
-/// Flags that set a locked gate: it was not locked in that minor version.
+/// Returns flags that set a gate which is locked today, with the emulation of a minor version in which it was not
+/// locked.
 fn emulated(gate: &str, minor: u16, is_on: bool) -> Vec<String> {
     // When all gates are on, EventedPLEG is on too; it depends on a gate that version 1.35 does not have.
     let unrelated = flag(&["EventedPLEG"], false);
@@ -137,7 +138,7 @@ pub async fn controllers_of_locked_gates_run_unless_an_older_version_is_emulated
         // Locked in all versions that can be emulated.
         ("MultiCIDRServiceAllocator", 34, "feature is locked to true"),
         ("SeparateTaintEvictionController", 34, "feature is locked to true"),
-        // Locked later, but not switchable here.
+        // This gate is locked only in a later version, but kcm cannot switch it off in any version.
         ("VolumeAttributesClass", 35, "volumes are always bound and counted by their class"),
     ] {
         let refused = refusal(&cluster, &emulated(gate, minor, false)).await?;

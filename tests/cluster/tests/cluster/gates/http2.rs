@@ -37,7 +37,7 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin), wanted: u8) -> Vec<u8
     types
 }
 
-/// With the gate, the server sends GOAWAY after the first request; without it, it waits for others.
+/// With the gate, the server sends GOAWAY after the first request; without the gate, it waits for further requests.
 pub async fn connection_of_an_unknown_client_is_closed(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
     for is_on in [true, false] {

@@ -33,7 +33,7 @@ pub const NO_GROUPS: &str = "--feature-gates=GenericWorkload=false,CompositePodG
 pub struct Gate {
     /// The value.
     pub is_on: bool,
-    /// The flag that sets it.
+    /// The flag that sets the gate to the value.
     pub flag: String,
 }
 

@@ -146,12 +146,12 @@ struct Shape<'a> {
     labels: BTreeSet<&'a str>,
     /// The bounds of classic buckets.
     bounds: Vec<f64>,
-    /// Schema and width of the zero bucket of native ones.
+    /// Schema and width of the zero bucket of native buckets.
     native: Option<(i32, f64)>,
 }
 
 impl Shape<'_> {
-    /// Returns true if both have the same form, apart from native buckets that this one lacks.
+    /// Returns true if both shapes are equal, apart from native buckets that `self` lacks.
     fn is_similar_to(&self, own: &Shape<'_>) -> bool {
         (self.r#type, &self.labels, &self.bounds) == (own.r#type, &own.labels, &own.bounds)
             && self.native.is_none_or(|native| own.native == Some(native))

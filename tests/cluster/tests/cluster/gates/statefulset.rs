@@ -48,7 +48,7 @@ pub async fn update_takes_as_many_pods_as_may_be_unavailable(space: Space) -> Re
     on_and_off(&space, &["MaxUnavailableStatefulSet"], |space, gate| async move {
         let _manager = start(&space, &gate).await?;
         let strategy = json!({"rollingUpdate": {"maxUnavailable": 2}});
-        // Otherwise the second one is not created before the first one is ready.
+        // Otherwise the second pod would be created only when the first one is ready.
         let spec = json!({"updateStrategy": strategy, "podManagementPolicy": "Parallel"});
         let set = with(stateful_set("web", 3), json!({"spec": spec}));
         space.create::<StatefulSet>(set).await?;

@@ -49,7 +49,7 @@ pub async fn external_names_and_services_without_selector_get_no_slices(space: S
     let bare = with(external, json!({"selector": null, "ports": null}));
     space.create::<Service>(service("bare", bare)).await?;
     space.create::<Service>(service("unselective", json!({"selector": null}))).await?;
-    // The last one shows that the others were processed.
+    // The slices of the last Service show that the other Services were processed.
     space.create::<Service>(service("plain", json!({}))).await?;
     until_endpoints(&space, "plain", 1).await?;
     during(QUIET, "there are no others", || async {
@@ -70,7 +70,7 @@ pub async fn service_that_is_being_deleted_gets_no_new_slice(space: Space) -> Re
     space.create::<Service>(service("plain", json!({}))).await?;
     let slice = until_endpoints(&space, "ending", 1).await?;
     space.delete::<Service>("ending").await?;
-    // Its existing slices still follow the pods.
+    // The Service's existing slices still follow the pods.
     space.scale::<Deployment>("web", 2).await?;
     until_endpoints(&space, "ending", 2).await?;
     space.delete::<EndpointSlice>(&slice).await?;

@@ -13,7 +13,7 @@ use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::time::timeout;
 
-/// Number of pods of the Service. An earlier version delayed changes in proportion to it.
+/// Number of pods of the Service. The lag must not grow with it.
 const PODS: usize = 60;
 
 /// Changes that arrive one by one.
@@ -158,7 +158,7 @@ pub async fn changes_during_a_write_share_the_next_one(space: Space) -> Result<(
     for number in 1..10 {
         set_ready(&space, number, false).await?;
     }
-    // The slice of another Service has a pod that became ready after these: their changes are in the cache.
+    // Once another Service's slice has a pod that became ready after these changes, the changes are in the cache, too.
     create_other_service(&space).await?;
     faults.release();
     eventually("no pod is ready", || async {

@@ -29,8 +29,8 @@ const LEASE_SECONDS: u32 = 8;
 /// Time after which nodes count as unresponsive: longer than a pause of the machine or of the fake kubelets.
 const GRACE: Duration = Duration::from_secs(12);
 
-/// Time for which pods tolerate an unresponsive node: longer than between the detection of two nodes that were stopped
-/// at the same time.
+/// Time for which pods tolerate an unresponsive node: longer than the time between the detections of two nodes that
+/// were stopped at the same time.
 const TOLERATION_SECONDS: i64 = 8;
 
 /// Flags of node controllers with short periods, and of the controllers that pods need.

@@ -127,7 +127,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// Checks the HTML page: quick, small, without resources of other servers.
+/// Checks that the HTML page is quick and small, and has no resources of other servers.
 async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
     let browser = page.admin.clone().with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
     for (query, words) in [

@@ -122,7 +122,7 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// Checks the time from a click on an element of the overview to the complete page: that of the quickest load.
+/// Checks the time from a click on an element of the overview to the complete page. The quickest load counts.
 async fn click_is_quick(page: &mut Page, overview_url: &str, selector: &str) -> Result<()> {
     let mut quickest = Duration::MAX;
     for _ in 0..LOADS {

@@ -34,13 +34,13 @@ const LEASE_READ_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for which the Lease is observed after everything else.
 const OBSERVED: Duration = Duration::from_secs(15);
 
-/// Streams that the API server allows on a connection by default. Built-in kinds are watched on about as many.
+/// Streams that the API server allows on a connection by default. The watches of built-in kinds need about as many.
 const STREAMS: usize = 100;
 
 /// Maximum number of connections for other purposes: short requests of each identity, the Lease, and long lists.
 const OTHER_CONNECTIONS: usize = 6;
 
-/// Maximum ratio of a rollout's duration to that without custom kinds; [`ROLLOUT_SLACK`] is added.
+/// Maximum ratio of a rollout's duration to the duration without custom kinds; [`ROLLOUT_SLACK`] is added.
 const ROLLOUT_FACTOR: u32 = 3;
 const ROLLOUT_SLACK: Duration = Duration::from_secs(5);
 
@@ -181,7 +181,7 @@ impl Renewals {
         let gap = now.duration_since(renewed).unsigned_abs();
         self.renewed = Some(renewed);
         self.longest_gap = self.longest_gap.max(gap);
-        // While this process or the API server is paused, the manager cannot renew it either.
+        // While this process or the API server is paused, the manager cannot renew the Lease either.
         let paused = self.read.replace(now).map_or(Duration::ZERO, |read| now.duration_since(read).unsigned_abs());
         ensure!(gap < LATE_RENEWAL + paused, "renewed {gap:?} ago, and the last read {paused:?} ago");
         Ok(())

@@ -136,7 +136,7 @@ impl Port {
 }
 
 impl ManagerProcess {
-    /// Starts it, and waits until it leads. In a run of the tests with all gates, kcm gets these gates.
+    /// Starts a process, and waits until it leads. In a run of the tests with all gates, kcm gets these gates.
     pub async fn start(cluster: &ControlPlane, binary: &'static str, flags: &[String]) -> Result<Self> {
         let folder = cluster.folder().join(format!("serving-{binary}"));
         std::fs::create_dir_all(&folder)?;
@@ -177,12 +177,12 @@ impl ManagerProcess {
         Ok(running)
     }
 
-    /// Returns what it has written to standard error.
+    /// Returns the text that the process has written to standard error.
     pub fn log(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.folder.join("log"))?)
     }
 
-    /// Returns what it has written to standard output.
+    /// Returns the text that the process has written to standard output.
     pub fn output(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.folder.join("output"))?)
     }

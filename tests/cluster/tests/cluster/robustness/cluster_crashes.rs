@@ -35,7 +35,7 @@ pub struct Scenario {
     pub writes: usize,
 }
 
-/// The last scenario leaves nodes behind, for which the first one would have work.
+/// The scenarios, in order: the last one leaves nodes behind, for which the manager of the first one would have work.
 const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "ttl",
@@ -200,7 +200,7 @@ impl Scenario {
 pub async fn crash_after_every_write(_: Space) -> Result<()> {
     let bed = bed().await?;
     let space = bed.space("scenarios").await?;
-    // It has the last range of the network, which the scenario of ranges must not allocate again.
+    // This node has the last range of the network, which the scenario of ranges must not allocate again.
     let old: Node = serde_json::from_value(serde_json::json!({
         "metadata": {"name": OLD, "annotations": {TTL: "0"}},
         "spec": {"podCIDR": "10.200.15.0/24", "podCIDRs": ["10.200.15.0/24"]},

@@ -163,7 +163,7 @@ fn crash(scenario: &Scenario, n: usize, effect: Effect) -> (String, (Rule, bool)
     (format!("{effect:?} at write {n}"), fault)
 }
 
-/// `CLUSTER_SEED` selects another sample of writes.
+/// Crashes at a sample of the writes; `CLUSTER_SEED` selects another sample.
 async fn crash_at_a_sample(scenario: &'static Scenario, space: Space) -> Result<()> {
     let seed: usize = std::env::var("CLUSTER_SEED").ok().map_or(Ok(1), |seed| seed.parse())?;
     let writes = run_without_fault(scenario, &space).await?;

@@ -28,7 +28,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Three pods, a replacement, two more; a status for each of four sizes.
+/// Writes: three pods, a replacement, two more pods, and a status for each of four sizes.
 pub const SCENARIO: Scenario = Scenario {
     name: "replicaset",
     flags: &["--controllers=replicaset-controller"],

@@ -66,7 +66,7 @@ const SCENARIOS: [Scenario; 5] = [
 ];
 
 /// Writes: two of the definition (its condition and its stored versions), four of the migration (running, version,
-/// success, no longer running), and one of each of two objects.
+/// success, no longer running), and one write of each of the two objects.
 const MIGRATION: Scenario = Scenario {
     name: "migration",
     flags: |_| ALONE.map(str::to_owned).into(),
@@ -138,7 +138,8 @@ async fn request_is_completed(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// The entries of a stopped API server are removed: from one StorageVersion, and with another one.
+/// The entries of a stopped API server are removed from one StorageVersion; another one, which has no other entries, is
+/// deleted.
 async fn entries_are_removed(space: &Space, name: &str) -> Result<()> {
     let cluster = &space.bed.cluster;
     let living = identity(cluster).await?;

@@ -54,7 +54,7 @@ pub type Creation = (&'static str, &'static str, Value);
 /// Returns everything that the tenant creates.
 pub fn all(victim: &str) -> Vec<Creation> {
     let mut all = owners(victim);
-    // Before the workloads, whose pods use up the quota.
+    // These are created before the workloads, whose pods use up the quota.
     all.extend(expensive_pairs());
     all.extend(workloads());
     all.extend(custom());
@@ -73,7 +73,7 @@ fn owner(kind: &str, name: &str, uid: usize) -> Value {
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("00000000-0000-4000-8000-{uid:012}")})
 }
 
-/// Returns objects with references to many owners, to missing owners, and to objects of the other namespace; and
+/// Returns objects with references to many owners, to missing owners, and to objects of the victim's namespace; and
 /// objects with a finalizer.
 fn owners(victim: &str) -> Vec<Creation> {
     let many: Vec<Value> = (0..OWNERS).map(|n| owner("ConfigMap", &format!("owner-{n}"), n)).collect();
@@ -251,7 +251,8 @@ fn expensive_pairs() -> Vec<Creation> {
     all
 }
 
-/// Returns custom resources whose fields have other types than elsewhere, one with a long text, and a plain one.
+/// Returns custom resources: one whose fields have other types than in built-in kinds, one with a long text, and a
+/// plain one.
 fn custom() -> Vec<Creation> {
     let thing = |name: &str, fields: Value| {
         let mut object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Thing", "metadata": {"name": name}});

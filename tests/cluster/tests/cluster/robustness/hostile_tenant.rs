@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{deployment, is_ready, template};
-use cluster_tests::pace::{Pace, beside};
+use cluster_tests::pace::{Pace, measure};
 use cluster_tests::programs::{KCM, Process, command};
 use cluster_tests::{Bed, Space, eventually};
 use control_plane::{ControlPlane, Identity, Options, aggregated};
@@ -28,7 +28,7 @@ const TENANT: &str = "mallory";
 const SECRET: &str = "correct-horse-battery-staple";
 /// Pods of the other namespace's Deployment.
 const REPLICAS: i32 = 6;
-/// Maximum ratio of a rollout's duration to that without the tenant; [`SLACK`] is added.
+/// Maximum ratio of a rollout's duration to the duration without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
 /// Number of times that a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
@@ -87,12 +87,12 @@ impl Stage {
         self.roll_other_within(self.usual * FACTOR + SLACK, when, first).await
     }
 
-    /// Like [`Stage::roll_other`], with another limit. For each wait of a rollout for new pods, it is extended by the
-    /// time that a pod without a controller needs in the meantime.
+    /// Like [`Stage::roll_other`], with another limit. For each wait of a rollout for new pods, the limit is extended
+    /// by the time that a pod without a controller needs in the meantime.
     async fn roll_other_within(&self, allowed: Duration, when: &str, first: u32) -> Result<()> {
         for version in [first, first + 1] {
             let rolled = async { roll_out(&self.other, version).await.map(drop) };
-            let pace = beside(rolled, || start_pod(&self.other)).await;
+            let pace = measure(rolled, || start_pod(&self.other)).await;
             let Pace { work: took, probe } = pace.with_context(|| format!("{when}: {}", self.log()))?;
             eprintln!("{when}: a rollout took {took:?}, usually {:?}; a pod took {probe:?}", self.usual);
             let costs = self.costs().await?;
@@ -146,7 +146,7 @@ impl Stage {
     }
 
     /// Fails if the process panicked, grew beyond its limit or was restarted.
-    async fn is_sound(&self) -> Result<()> {
+    async fn check_process(&self) -> Result<()> {
         self.bed.cluster.check()?;
         let now = self.manager.resident_kib()?;
         eprintln!("memory: {} MiB, {} MiB before", now >> 10, self.memory_kib >> 10);
@@ -216,7 +216,8 @@ fn cpu_seconds(metrics: &str) -> Result<f64> {
 /// Starts all controllers with their default limits and everything that kubeadm configures.
 fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
-        // It works immediately: with all gates on, the election by the API server takes about eight seconds.
+        // Without an election, the manager works immediately: with all gates on, the election by the API server takes
+        // about eight seconds.
         "--leader-elect=false".to_owned(),
         format!("--kubeconfig={}", cluster.kubeconfig(Identity::ControllerManager)?.display()),
         "--use-service-account-credentials".to_owned(),
@@ -309,7 +310,7 @@ async fn until_rolled_out(space: &Space) -> Result<()> {
 
 /// Creates all hostile objects as the tenant.
 async fn create_hostile_objects(stage: &Stage) -> Result<()> {
-    // Otherwise the largest of the tenant's workloads would fill the test's API server with pods.
+    // Without this quota, the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
     eventually("the quota counts", || async {
@@ -334,7 +335,7 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     let stage = Stage::set().await?;
     create_hostile_objects(&stage).await?;
     stage.roll_other("hostile objects are created", 10).await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
 
     delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
@@ -351,17 +352,18 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
         Ok(())
     })
     .await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.nothing_is_disclosed().await?;
 
     // The namespace is also deleted, once the finalizers are removed.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
     stage.roll_other("the tenant's namespace is deleted", 30).await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
 
-/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of all of that.
+/// Rollouts of the other namespace right after hostile objects were created, and the CPU time of the creation and the
+/// rollouts.
 struct AmongHostileObjects {
     usual: Duration,
     slowest: Duration,
@@ -390,8 +392,8 @@ impl AmongHostileObjects {
     }
 }
 
-/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: time that both lose
-/// is the API server's. Ignored by default: it needs upstream's manager.
+/// Compares rollouts of the other namespace among huge objects with those under upstream's manager: the API server
+/// causes the delay that both have in common. Ignored by default: it needs upstream's manager.
 pub async fn hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager(_: Space) -> Result<()> {
     let ours = AmongHostileObjects::measure(|cluster| command(cluster, KCM)).await?;
     let theirs = AmongHostileObjects::measure(|cluster| cluster.assets().upstream_manager()).await?;
@@ -455,7 +457,7 @@ pub async fn hostile_rates_do_not_delay_other_namespaces(_: Space) -> Result<()>
     drop(writers);
     eprintln!("the tenant wrote {writes} times");
     ensure!(writes > 100, "the tenant wrote only {writes} times");
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.nothing_is_disclosed().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }
@@ -507,12 +509,12 @@ impl Drop for Writes {
 pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     aggregated::serve(&stage.bed.cluster).await?;
-    // Long enough for the next discovery, for lists of the new kinds, and for their fallbacks.
+    // The rounds last long enough for the next discovery, for lists of the new kinds, and for their fallbacks.
     for round in 0..6 {
         stage.roll_other("aggregated APIs misbehave", 10 + 10 * round).await?;
         sleep(Duration::from_secs(5)).await;
     }
-    stage.is_sound().await?;
+    stage.check_process().await?;
     // Owners and dependents are still found, also by a new manager.
     stage.manager.stop(&stage.bed.cluster).await?;
     let program = command(&stage.bed.cluster, KCM)?;
@@ -531,6 +533,6 @@ pub async fn misbehaving_aggregated_apis_do_not_delay_others(_: Space) -> Result
         Ok(())
     })
     .await?;
-    stage.is_sound().await?;
+    stage.check_process().await?;
     stage.manager.stop(&stage.bed.cluster).await
 }

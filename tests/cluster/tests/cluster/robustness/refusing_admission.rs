@@ -28,11 +28,12 @@ const OBSERVED: Duration = Duration::from_secs(10);
 /// Minimum number of changes of the owners in that time, which is longer on a busy host.
 const MIN_CHANGES: usize = 5;
 
-/// Maximum with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute, and some for pods that
-/// another owner adopts.
+/// Maximum number of refused creations with delays that double from 5 ms: 11 attempts in ten seconds, 14 in a minute,
+/// and some for pods that another owner adopts.
 const MAX_WITH_SHORT_DELAYS: usize = 16;
 
-/// Maximum with delays that double from one second: 4 attempts in ten seconds, 6 in a minute.
+/// Maximum number of refused creations with delays that double from one second: 4 attempts in ten seconds, 6 in a
+/// minute.
 const MAX_WITH_LONG_DELAYS: usize = 7;
 
 /// Account and resource of each creation, and the greatest allowed number of refused ones.
@@ -253,7 +254,8 @@ async fn touch_each<K: Namespaced>(space: &Space, names: &[&str], change: &Value
 /// Starts a manager, and compares the number of refused creations of each controller with what the backoff of this
 /// number of owners allows.
 async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners: usize) -> Result<()> {
-    // Another manager must not create it again before it is refused, too.
+    // The account is deleted only now, when its creation is refused: before, another manager would have created it
+    // again.
     space.delete::<ServiceAccount>("default").await?;
     let faults = Faults::default();
     let _manager = Manager::start(space, &faults).await?;

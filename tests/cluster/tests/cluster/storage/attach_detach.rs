@@ -212,7 +212,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     ensure!(names == [attachment_name(&handle, fixture.driver.name(), &fixture.a.node)], "{names:?}");
     fixture.until_event("first", &format!("{ATTACHED} \"{volume}\" ")).await?;
 
-    // It is expanded while it is in use.
+    // The volume is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     fixture.space.patch::<PersistentVolumeClaim>("data", more).await?;
     fixture.until_done(&format!("expand {handle} {}", 2_u64 << 30)).await?;

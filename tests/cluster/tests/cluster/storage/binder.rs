@@ -163,7 +163,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
     let storage = Storage::new(&space);
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &FLAGS).await?;
-    // In this order: a cache in which the large one is available contains the small one, too.
+    // The small volume is first, so that a cache in which the large one is available contains the small one, too.
     storage.create_volume("small", json!({})).await?;
     storage.until_volume_phase("small", "Available").await?;
     storage.create_volume("large", json!({"spec": {"capacity": {"storage": "5Gi"}}})).await?;
@@ -280,7 +280,8 @@ pub async fn binding_is_completed_after_a_crash_at_each_write(space: Space) -> R
             let (volume, claim) = (format!("pv-{at}-{how}"), format!("data-{at}-{how}"));
             let name = storage.name(&volume);
             let first = Manager::start_with(&space, &Faults::default(), &FLAGS).await?;
-            // In this order: a cache in which the other one is available contains the smaller one, too.
+            // The smaller volume is first, so that a cache in which the other one is available contains the smaller
+            // one, too.
             storage.create_volume(&volume, json!({})).await?;
             storage.until_volume_phase(&volume, "Available").await?;
             let other = format!("other-{at}-{how}");
@@ -455,7 +456,7 @@ pub async fn external_provisioner_is_requested_and_its_volume_is_bound(space: Sp
         Ok(())
     })
     .await?;
-    // The provisioner deletes it.
+    // The provisioner is responsible for the deletion of the volume.
     during(QUIET, "the volume is left to its provisioner", || async {
         ensure!(storage.volumes.get(&volume).await?.metadata.deletion_timestamp.is_none());
         Ok(())
@@ -488,7 +489,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Writes the template of a pod that wipes host-path volumes and behaves like this. Returns its path, and the flag.
+/// Writes the template of a pod that wipes host-path volumes, with this behaviour. Returns its path, and the flag.
 fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
     let path = format!("/tmp/{}-{behaviour}-recycler.yaml", space.namespace);
     let template = format!(
@@ -501,12 +502,13 @@ fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)>
     Ok((path, flag))
 }
 
-/// Held by each test that wipes volumes: volumes have no namespace, so that its manager wipes those of all tests.
+/// Held by each test that wipes volumes: volumes have no namespace, so that the manager of one test wipes the volumes
+/// of all tests.
 static WIPES: Mutex<()> = Mutex::const_new(());
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
-    // The managers of other tests would also wipe it.
+    // The managers of other tests would also wipe the volume.
     let space = on_own_control_plane(&space).await?;
     let storage = Storage::new(&space);
     let (template, flag) = recycler_template(&space, SUCCEED)?;

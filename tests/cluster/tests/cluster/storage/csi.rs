@@ -95,14 +95,14 @@ pub async fn volume_is_provisioned_for_its_claim_and_deleted_in_the_driver(space
     setup.until_done(&format!("create {handle} {}", 1 << 30)).await?;
     until_unused(&space, "data", "True", "NoPodsUsingPVC").await?;
 
-    // A pod uses it on a node.
+    // A pod uses the claim on a node.
     let node = setup.add_node("a").await?;
     space.create::<Pod>(user_on_a_node("user", "data")).await?;
     let attachment = setup.attach(&volume, &node).await?;
     setup.until_done(&format!("attach {handle} {node}")).await?;
     until_unused(&space, "data", "False", "PodUsingPVC").await?;
 
-    // It is expanded while it is in use.
+    // The volume is expanded while it is in use.
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
     space.patch::<PersistentVolumeClaim>("data", more).await?;
     eventually("the claim has its new capacity", || async {
@@ -160,7 +160,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
         Ok(())
     })
     .await?;
-    // Once it is detached from the first node, it is attached to the second one.
+    // Once the volume is detached from the first node, it is attached to the second one.
     setup.attachments().delete(&attachment).await?;
     eventually("it is attached to the second node", || async {
         let status = setup.attachments().get(&refused).await?.status.unwrap_or_default();

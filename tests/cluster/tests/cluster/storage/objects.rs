@@ -129,7 +129,7 @@ where
     }
 }
 
-/// Volumes.
+/// Returns the admin's client of volumes.
 pub fn volumes(space: &Space) -> ClusterWide<PersistentVolume> {
     ClusterWide::of(space)
 }

@@ -142,7 +142,7 @@ pub async fn unused_condition_follows_the_pods_of_a_bound_claim(space: Space) ->
     let manager = start(&space, &faults).await?;
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
     space.create::<PersistentVolumeClaim>(claim("pending")).await?;
-    // Unknown fields, and fields of other owners, are kept by its PUT.
+    // Unknown fields, and fields of other owners, are kept by the controller's PUT.
     let resizing = json!([{"type": "Resizing", "status": "True", "reason": "kept"}]);
     let status = json!({"conditions": resizing, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
     space.patch_status::<PersistentVolumeClaim>("data", json!({"status": status})).await?;

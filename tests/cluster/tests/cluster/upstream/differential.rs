@@ -45,7 +45,7 @@ const INTENDED: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// This occurred once, on a busy machine, and upstream's code explains it. The opposite difference fails the test.
+/// The reason for a rare difference, which follows from upstream's code. The opposite difference fails the test.
 const CONFLICT: &str = "after a conflict upstream does not record again that it created a ReplicaSet, and a complete \
                         Deployment keeps the message about the previous one";
 

@@ -95,9 +95,9 @@ async fn grow(space: &Space) -> Result<()> {
     .await
 }
 
-/// Lets the existing pods of a Job succeed, up to `most`.
-async fn succeed(space: &Space, name: &str, most: usize) -> Result<()> {
-    for pod in names(&space.pods(name).await?).into_iter().take(most) {
+/// Lets the existing pods of a Job succeed, up to `max`.
+async fn succeed(space: &Space, name: &str, max: usize) -> Result<()> {
+    for pod in names(&space.pods(name).await?).into_iter().take(max) {
         space.kubectl(&["annotate", "pod", &pod, &format!("{BEHAVIOUR}=succeed"), "--overwrite"]).await?;
     }
     Ok(())
@@ -245,7 +245,7 @@ async fn finish_with_long_ttls(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The TTL of one is shortened, so that it has expired: the Job is deleted, and the other one stays.
+/// The TTL of one Job is shortened, so that it has expired: this Job is deleted, and the other Job stays.
 async fn expire_one(space: &Space) -> Result<()> {
     space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
     eventually("the Job is being deleted", || async {
@@ -254,7 +254,8 @@ async fn expire_one(space: &Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    // Its dependents are deleted first, and the garbage collector does not run here.
+    // The Job waits for the deletion of its dependents. The garbage collector does not run here: the test removes the
+    // Job's finalizer.
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
     ensure!(space.get::<Job>("kept").await?.metadata.deletion_timestamp.is_none(), "the other Job was deleted");
     Ok(())

@@ -143,7 +143,8 @@ async fn until_request_completed(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// Also changes a ConfigMap: upstream's cache must have reached the version at which the migration began.
+/// Waits until a migration succeeds. Changes a ConfigMap, because upstream's cache must have reached the version at
+/// which the migration began.
 async fn until_migrated(space: &Space, name: &str) -> Result<()> {
     eventually(format!("migration {name} succeeds"), || async {
         let written = jiff::Timestamp::now().to_string();

@@ -20,7 +20,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 const CONTROLLERS: &str = "--controllers=persistentvolume-binder-controller,persistentvolume-expander-controller,\
                            persistentvolume-protection-controller,persistentvolumeclaim-protection-controller";
 
-/// Claims of one step. A manager is replaced when some of them are done.
+/// Number of claims in each step. The manager is replaced when a few of them are done.
 const CLAIMS: usize = 30;
 
 /// Starts a control plane without nodes: the volumes here are never used.
@@ -74,13 +74,13 @@ async fn create_claims(space: &Space, kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// Claims of the namespace, by name.
+/// Returns the claims of the namespace, by name.
 async fn claims(space: &Space) -> Result<BTreeMap<String, PersistentVolumeClaim>> {
     let claims = space.list::<PersistentVolumeClaim>("").await?;
     Ok(claims.into_iter().filter_map(|claim| Some((claim.metadata.name.clone()?, claim))).collect())
 }
 
-/// Volumes of the namespace's class.
+/// Returns the volumes of the namespace's class.
 async fn volumes_of(space: &Space) -> Result<Vec<PersistentVolume>> {
     let all: Api<PersistentVolume> = Api::all(space.bed.client.clone());
     let mut found = all.list(&ListParams::default()).await?.items;
@@ -146,8 +146,8 @@ async fn bind_under_both(space: &Space, mut active: ActiveManager) -> Result<Act
     Ok(active)
 }
 
-/// Returns uid and version of all objects of volumes.
-async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
+/// Returns uid and version of all volumes and claims.
+async fn versions_of_claims_and_volumes(space: &Space) -> Result<BTreeMap<String, String>> {
     let bed = space.bed.clone();
     let kinds = "persistentvolumes,persistentvolumeclaims";
     let list = move || bed.cluster.kubectl(&["get", kinds, "--all-namespaces", "--output=json"]);
@@ -159,7 +159,7 @@ async fn at_rest(space: &Space) -> Result<BTreeMap<String, String>> {
     Ok(list["items"].as_array().into_iter().flatten().map(row).collect())
 }
 
-/// Takeovers in both directions; then neither manager changes objects of the other one.
+/// Takeovers in both directions; after the last one, our manager changes no object.
 pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
@@ -170,7 +170,7 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     }
     let ActiveManager::Upstreams = active else { anyhow::bail!("our manager runs instead of upstream's") };
     bed.cluster.kill(UPSTREAM)?;
-    let before = at_rest(&first).await?;
+    let before = versions_of_claims_and_volumes(&first).await?;
     let faults = Faults::default();
     let ActiveManager::Ours(manager) = ActiveManager::ours(&first, &faults).await? else {
         anyhow::bail!("upstream's manager runs instead of ours")
@@ -178,7 +178,7 @@ pub async fn binding_continues_under_the_other_manager(_: Space) -> Result<()> {
     faults.until_watching(&["persistentvolumeclaims"]).await?;
     faults.none_while_quiet(Call::is_object_write).await?;
     manager.stop().await?;
-    ensure!(at_rest(&first).await? == before, "a claim or volume was changed");
+    ensure!(versions_of_claims_and_volumes(&first).await? == before, "a claim or volume was changed");
     Ok(())
 }
 
@@ -199,7 +199,11 @@ async fn patch_claims(space: &Space, kind: &str, patch: &Value) -> Result<()> {
 }
 
 /// Provisions, expands and deletes while the manager is replaced in the middle of each.
-async fn live_under_both(space: &Space, driver: &Driver, mut active: ActiveManager) -> Result<ActiveManager> {
+async fn provision_expand_and_delete_under_both(
+    space: &Space,
+    driver: &Driver,
+    mut active: ActiveManager,
+) -> Result<ActiveManager> {
     create_claims(space, "data").await?;
     until(space, "bound", 2, is_bound).await?;
     active = active.replace(space).await?;
@@ -234,14 +238,16 @@ async fn live_under_both(space: &Space, driver: &Driver, mut active: ActiveManag
     Ok(active)
 }
 
-pub async fn csi_volumes_are_kept_by_the_other_manager(_: Space) -> Result<()> {
+pub async fn csi_volumes_are_provisioned_expanded_and_deleted_across_takeovers(_: Space) -> Result<()> {
     let bed = bed().await?;
     let (first, second) = (bed.space("from-upstream").await?, bed.space("from-ours").await?);
     let mut active = ActiveManager::upstreams(&first)?;
     for space in [&first, &second] {
         let name = &space.namespace;
         let driver = start_driver(space, &[], "Immediate").await?;
-        active = live_under_both(space, &driver, active).await.with_context(|| format!("in {name}"))?;
+        active = provision_expand_and_delete_under_both(space, &driver, active)
+            .await
+            .with_context(|| format!("in {name}"))?;
         driver.stop()?;
     }
     Ok(())

@@ -494,7 +494,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two revisions, whose order changes once; six pods, of which four are deleted; a status for each of three rollouts.
+/// Writes: two revisions, whose order changes once; six pods, of which four are deleted; a status for each of three
+/// rollouts.
 pub const SCENARIO: Scenario = Scenario {
     name: "daemonset",
     flags: &["--controllers=daemonset-controller"],

@@ -181,7 +181,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Five pods are created; a status of the budget for each of four states, and of the ReplicaSet for two.
+/// Writes: five pods, a status of the budget for each of four states, and one of the ReplicaSet for each of two.
 pub const SCENARIO: Scenario = Scenario {
     name: "disruption",
     flags: &["--controllers=disruption-controller,replicaset-controller"],

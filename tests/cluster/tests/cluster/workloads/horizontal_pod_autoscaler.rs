@@ -42,7 +42,7 @@ async fn status(space: &Space, name: &str) -> Result<HorizontalPodAutoscalerStat
     space.get::<HorizontalPodAutoscaler>(name).await?.status.context("no status")
 }
 
-/// `<status> <reason>` of a condition.
+/// Returns `<status> <reason>` of a condition.
 fn condition_text(status: &HorizontalPodAutoscalerStatus, kind: &str) -> String {
     let conditions = status.conditions.iter().flatten();
     let found = conditions.into_iter().find(|condition| condition.type_ == kind);
@@ -226,7 +226,7 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
             async move {
                 let fleet = fleets.get("web").await?;
                 ensure!(fleet.data["spec"]["replicas"] == replicas, "{:?}", fleet.data);
-                // The controller of the custom kind would set its status.
+                // The test sets the status, as a controller of the custom kind would.
                 let scaled = json!({"status": {"replicas": replicas}});
                 fleets.patch("web", &PatchParams::default(), &Patch::Merge(&scaled)).await?;
                 let status = status(&space, "web").await?;

@@ -38,7 +38,7 @@ async fn owned(space: &Space, resource: &str, job: &str) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// Waits until all pods of a Job are in one group, and returns that.
+/// Waits until all pods of a Job are in one group, and returns the group.
 async fn grouped(space: &Space, job: &str, pods: usize) -> Result<Value> {
     eventually(format!("the pods of {job} are in one group"), || async {
         let groups = owned(space, "podgroups", job).await?;
@@ -115,7 +115,7 @@ pub async fn pods_of_a_job_are_created_in_its_group(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Returns a Job of this parent that has to create its PodGroup, because the parent delegates that to it.
+/// Returns a Job of this parent that has to create its PodGroup, because the parent delegates the creation to the Job.
 fn delegated(space: &Space, name: &str, parent: &CronJob) -> Value {
     let owner = json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "name": parent.metadata.name, "uid": parent.metadata.uid,
@@ -201,8 +201,9 @@ async fn refuse_groups(space: &Space) -> Result<()> {
     .await
 }
 
-/// Changes the labels of Jobs until their PodGroups were refused this often, so that they are reconciled between these
-/// attempts, too. Checks that they have neither pods nor a status, so that they may still get their groups.
+/// Changes the labels of Jobs until their PodGroups were refused `refusals` times, so that the Jobs are reconciled
+/// between these attempts, too. Checks that the Jobs have neither pods nor a status, so that they may still get their
+/// groups.
 async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
     let is_refusal = |request: &&RecordedRequest| {
         (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)
@@ -241,7 +242,7 @@ pub async fn jobs_have_no_pods_while_their_groups_are_refused(_: Space) -> Resul
         bed.cluster.kubectl_with_input(&["create", "-f", "-"], &gang.to_string())?;
     }
     // The delays double from one second, and changes of labels are coalesced over one second: from the third attempt
-    // on, a Job is reconciled before its next one.
+    // on, a Job is reconciled before its next attempt.
     let jobs = ["gang", "suspended"];
     wait_for_their_groups(&space, &jobs, &faults, 4).await?;
     manager.crash().await;

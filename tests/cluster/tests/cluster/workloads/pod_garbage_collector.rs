@@ -1,4 +1,5 @@
-//! Pods that no kubelet terminates: finished ones beyond the threshold, those of a deleted node, those never bound.
+//! Pods that no kubelet terminates: finished pods beyond the threshold, pods of a deleted node, and pods that were
+//! never bound.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::{names, phase, pod, with};
@@ -140,7 +141,7 @@ async fn scenario(space: Space) -> Result<()> {
     .await
 }
 
-/// The test creates all pods: three are deleted, and one is marked as failed and deleted.
+/// Writes: three deletions of pods, all created by the test, and the failed status and the deletion of a fourth one.
 pub const SCENARIO: Scenario = Scenario {
     name: "podgc",
     flags: &[ALONE, "--terminated-pod-gc-threshold=2"],

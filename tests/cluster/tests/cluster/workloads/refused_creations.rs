@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 /// Deployments of the namespace that is deleted.
 const DEPLOYMENTS: usize = 10;
-/// Pods of each of them.
+/// Pods of each Deployment.
 const REPLICAS: i32 = 20;
-/// Pods of each of them in a namespace where further ones are refused.
+/// Pods of each Deployment in a namespace where further pods are refused.
 const FEW_REPLICAS: i32 = 6;
 
 /// The rate limits that both managers have by default.
@@ -43,7 +43,7 @@ pub async fn deleted_namespace_does_not_delay_others(_: Space) -> Result<()> {
     for (resource, count) in &refused {
         ensure!(*count <= DEPLOYMENTS, "{count} refused creations of {resource}: {refused:?}");
     }
-    is_usual(during_deletion, usual)
+    check_duration(during_deletion, usual)
 }
 
 /// While a quota refuses the new pods of a namespace's Deployments, their ReplicaSets repeat the creations with
@@ -69,10 +69,11 @@ pub async fn refused_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let refused = refused(&faults, &home.namespace);
     let rollouts = [during_refusals, during_backoff, during_deletion];
     eprintln!("usual {usual:?}, then {rollouts:?}, refused creations: {refused:?}");
-    // Two ReplicaSets each. The delays double from 5 ms: 14 attempts in a minute, and one more after each change.
+    // Each Deployment has two ReplicaSets. The delays double from 5 ms: 14 attempts in a minute, and one more after
+    // each change.
     let pods = refused.get("pods").copied().unwrap_or(0);
     ensure!(pods <= DEPLOYMENTS * 2 * 16, "{pods} refused creations of pods");
-    rollouts.into_iter().try_for_each(|took| is_usual(took, usual))
+    rollouts.into_iter().try_for_each(|took| check_duration(took, usual))
 }
 
 /// Two namespaces with Deployments, under a manager with the default rate limits.
@@ -119,9 +120,9 @@ async fn until_deleted(space: &Space) -> Result<()> {
     .await
 }
 
-/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer one of a rollout before
-/// and one after it.
-fn is_usual(took: Duration, usual: Duration) -> Result<()> {
+/// Checks that a rollout took its usual time, with room for a busy host: `usual` is the longer duration of two other
+/// rollouts, one before and one after.
+fn check_duration(took: Duration, usual: Duration) -> Result<()> {
     ensure!(took <= usual * 3 + Duration::from_secs(5), "a rollout took {took:?}, usually {usual:?}");
     Ok(())
 }
@@ -144,7 +145,7 @@ async fn refuse_pods(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Refused creations of a namespace, by resource.
+/// Returns the number of refused creations of a namespace, by resource.
 fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     let mut refused = BTreeMap::new();
     let creations = faults.requests().into_iter().filter(|request| request.call.verb == Verb::Create);
@@ -156,7 +157,7 @@ fn refused(faults: &Faults, namespace: &str) -> BTreeMap<String, usize> {
     refused
 }
 
-/// Rolls `web` out with another image. Returns how long it took.
+/// Rolls `web` out with another image. Returns the duration.
 async fn roll(space: &Space, version: u32) -> Result<Duration> {
     let began = Instant::now();
     let image = format!("example.com/image:{version}");
@@ -177,7 +178,7 @@ async fn complete(space: &Space, name: &str, replicas: i32) -> Result<()> {
     .await
 }
 
-/// Constantly changing pods do not cause a repeated creation that a quota refuses; the loss of a pod does.
+/// While a quota refuses creations, constant changes of pods do not shorten the backoff; the loss of a pod ends it.
 pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -216,7 +217,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     Ok(())
 }
 
-/// Constantly changing pods of a Job do not cause a repeated creation that a quota refuses.
+/// While a quota refuses creations for a Job, constant changes of its pods do not shorten the backoff.
 pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
@@ -245,7 +246,7 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
     Ok(())
 }
 
-/// A status that waits for more pods is written although the reconcile fails repeatedly.
+/// The status follows its pods although each reconcile fails because of a refused creation.
 pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "3"}}})).await?;

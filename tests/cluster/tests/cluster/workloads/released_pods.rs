@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::workloads::replicaset::settled;
 
 /// A pod whose labels were changed is missing in a list by labels. A set that lists its pods because a response was
-/// lost must not conclude that the pod is being deleted: it would wait for minutes.
+/// lost must not conclude that such a pod is being deleted: the set would wait for minutes.
 pub async fn relabelled_pod_is_replaced_after_a_lost_response(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;

@@ -152,7 +152,7 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
     })
     .await?;
     // The pods may change at the same time, so that no response ever has ready and unready ones.
-    eventually("some are not ready any more", || async {
+    eventually("some are no longer ready", || async {
         ensure!(!space.pods("web").await?.iter().all(is_ready));
         Ok(())
     })

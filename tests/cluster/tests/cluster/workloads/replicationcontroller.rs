@@ -127,7 +127,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Four creations, three deletions, a status for each of three sizes.
+/// Writes: four creations, three deletions, a status for each of three sizes.
 pub const SCENARIO: Scenario = Scenario {
     name: "replicationcontroller",
     flags: &["--controllers=replicationcontroller-controller"],

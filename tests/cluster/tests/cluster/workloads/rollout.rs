@@ -96,7 +96,7 @@ pub async fn frozen_watch_leads_to_no_second_replicaset(space: Space) -> Result<
     until_quiet(&faults).await
 }
 
-/// Roll out, update, scale, go back.
+/// Rolls out, updates, scales and rolls back.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<Deployment>(deployment("web", 2)).await?;
     rolled_out(&space, "web", 2).await?;
@@ -111,7 +111,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// 2 pods, 2 more for the update, 1 by scaling, 3 more for going back; all under two ReplicaSets.
+/// Writes: 2 pods, 2 more for the update, 1 by scaling, 3 more for the rollback; and two ReplicaSets.
 pub const SCENARIO: Scenario = Scenario {
     name: "deployment",
     flags: &["--controllers=deployment-controller,replicaset-controller"],
@@ -132,7 +132,8 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// A leader is stopped in the middle of an update until its Lease has expired; it must not continue when it is resumed.
+/// All requests and responses of a leader are held back in the middle of an update until its Lease has expired. It must
+/// not continue when they are released.
 pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> Result<()> {
     let (first, second) = (Faults::default(), Faults::default());
     let leader = Manager::start_with(&space, &first, &ELECT).await?;
@@ -142,7 +143,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
         Ok(())
     })
     .await?;
-    // Pods count only after a while, so that the update does not end before the lease does.
+    // Pods become available only after two seconds, so that the update does not end before the Lease expires.
     let slowly = json!({"spec": {"minReadySeconds": 2}});
     space.create::<Deployment>(with(deployment("web", 6), slowly)).await?;
     rolled_out(&space, "web", 6).await?;
@@ -157,7 +158,7 @@ pub async fn lease_loss_during_a_rollout_leads_to_no_lost_pod(space: Space) -> R
     first.pause(true);
     rolled_out(&space, "web", 6).await?;
     let ended = leader.until_ended().await?;
-    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused manager ended with {ended:?}");
     let halves = (created_pods(&first), created_pods(&second));
     ensure!(halves.1 > 0, "the first manager created all pods: this proves nothing");
     first.pause(false);

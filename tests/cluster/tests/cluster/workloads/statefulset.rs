@@ -45,7 +45,7 @@ async fn versions(space: &Space, name: &str) -> Result<BTreeMap<String, String>>
     Ok(pods.iter().filter_map(version).collect())
 }
 
-/// Waits until all pods exist, are ready and of this version, and the status is that of a complete update.
+/// Waits until all pods exist, are ready and have this version, and the status reports a complete update.
 pub async fn settled(space: &Space, name: &str, replicas: i32, version: u32) -> Result<StatefulSet> {
     eventually(format!("{name} has {replicas} pods of version {version}"), || async {
         let set: StatefulSet = space.get(name).await?;
@@ -529,8 +529,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two pods, two for the update, one for the scaling, one for the undo, of which five are deleted; two revisions, whose
-/// order changes once; a status for each of five states.
+/// Writes: two pods, two for the update, one for the scaling and one for the undo, of which five are deleted; two
+/// revisions, whose order changes once; a status for each of five states.
 pub const SCENARIO: Scenario = Scenario {
     name: "statefulset",
     flags: &["--controllers=statefulset-controller"],

@@ -29,7 +29,7 @@ pub const CONTROLLER_CLASS: &str = "service.k8s.aws/nlb";
 
 const CRDS: &str = include_str!("crds.yaml");
 
-/// A controller that serves Services too.
+/// A controller that also serves Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherController {
     CloudProvider,

@@ -29,14 +29,14 @@ async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manag
 }
 
 /// Fails if a target group or Classic Load Balancer among these resources has another number of targets.
-fn targets(account: &Account, ids: &Ids, count: usize) -> Result<()> {
+fn check_targets(account: &Account, ids: &Ids, count: usize) -> Result<()> {
     let counts = account.target_counts(ids);
     ensure!(!counts.is_empty() && counts.values().all(|found| *found == count), "{counts:?}, not {count} each");
     Ok(())
 }
 
 /// Waits until a load balancer has the uid of its Service in its tags.
-async fn adopted(bed: &SharedBed, name: &str) -> Result<Account> {
+async fn until_adopted(bed: &SharedBed, name: &str) -> Result<Account> {
     let uid = bed.services.get(name).await?.uid().context("no uid")?;
     let tag = format!("tag kubernetes.io/service-uid={uid}");
     bed.until(&format!("{name} is adopted"), |now| {
@@ -50,7 +50,7 @@ async fn adopted(bed: &SharedBed, name: &str) -> Result<Account> {
 }
 
 /// Fails if load balancers, target groups or listeners were created or deleted.
-fn same_parts(before: &Account, now: &Account) -> Result<()> {
+fn check_same_parts(before: &Account, now: &Account) -> Result<()> {
     let (had, has) = (before.parts_of_load_balancers(), now.parts_of_load_balancers());
     ensure!(had == has, "deleted: {:?}, created: {:?}", had.difference(&has), has.difference(&had));
     Ok(())
@@ -69,12 +69,12 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     bed.create(service("classic", None, &[])).await?;
     bed.create(service("network", None, &[("type", "nlb")])).await?;
     let addresses = bed.host_names(&["classic", "network"]).await?;
-    let of_theirs = |now: &Account| targets(now, &now.new_since(&empty), 2);
+    let of_theirs = |now: &Account| check_targets(now, &now.new_since(&empty), 2);
     let before = bed.until("cloud-provider-aws registers both nodes", of_theirs).await?;
     bed.stop_neighbour()?;
 
     let manager = ccm(bed, &[POLICY], &[]).await?;
-    same_parts(&before, &adopted(bed, "network").await?).context("from cloud-provider-aws to ccm")?;
+    check_same_parts(&before, &until_adopted(bed, "network").await?).context("from cloud-provider-aws to ccm")?;
     bed.join(1).await?;
     bed.patch("network", second_port()).await?;
     bed.create(service("own", None, &[("type", "nlb")])).await?;
@@ -83,7 +83,7 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     let all = |now: &Account, count: usize| {
         let ids = now.new_since(&empty);
         ensure!(now.target_counts(&ids).len() == 4, "{:?}", now.target_counts(&ids));
-        targets(now, &ids, count)
+        check_targets(now, &ids, count)
     };
     let taken = bed.until("ccm registers three nodes", |now| all(now, 3)).await?;
     manager.stop().await?;
@@ -91,7 +91,7 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     bed.run_neighbour(&[]).await?;
     bed.join(1).await?;
     let back = bed.until("cloud-provider-aws registers four nodes", |now| all(now, 4)).await?;
-    same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
+    check_same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
     ensure!(bed.host_names(&["classic", "network"]).await? == addresses, "the addresses changed");
     bed.delete(&["own"]).await.context("of ccm, by cloud-provider-aws")?;
     bed.stop_neighbour()?;
@@ -122,7 +122,7 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     bed.run_neighbour(&[]).await?;
     bed.create(service("web", Some(CONTROLLER_CLASS), &[("nlb-target-type", "instance")])).await?;
     let addresses = bed.host_names(&["web"]).await?;
-    let registered = |now: &Account, count| targets(now, &now.new_since(&empty), count);
+    let registered = |now: &Account, count| check_targets(now, &now.new_since(&empty), count);
     let before = bed.until("the controller registers both nodes", |now| registered(now, 2)).await?;
     let changes = bed.other_proxy.changes();
 
@@ -140,8 +140,8 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     // Step 3.
     let class = format!("--load-balancer-class={CONTROLLER_CLASS}");
     let manager = ccm(bed, &[POLICY, ADOPTION], &[&class]).await?;
-    let taken = adopted(bed, "web").await?;
-    same_parts(&before, &taken).context("from the controller to ccm")?;
+    let taken = until_adopted(bed, "web").await?;
+    check_same_parts(&before, &taken).context("from the controller to ccm")?;
     // Step 4.
     bed.patch("web", json!({"metadata": {"finalizers": [FINALIZER]}})).await?;
     manager.stop().await?;
@@ -152,7 +152,7 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
         .until("ccm adds a port and registers a new node", |now| {
             let ids = now.new_since(&empty);
             ensure!(now.listener_count(&ids) == 2, "{} listeners", now.listener_count(&ids));
-            targets(now, &ids, 3)
+            check_targets(now, &ids, 3)
         })
         .await?;
     let before: Ids = before.parts_of_load_balancers();
@@ -171,12 +171,12 @@ async fn move_back_to_controller(
     empty: &Account,
     (taken, addresses): (&Account, &[String]),
 ) -> Result<()> {
-    let registered = |now: &Account, count| targets(now, &now.new_since(empty), count);
+    let registered = |now: &Account, count| check_targets(now, &now.new_since(empty), count);
     bed.stop_neighbour()?;
     bed.run_neighbour(&[]).await?;
     bed.join(1).await?;
     let back = bed.until("the controller registers a new node", |now| registered(now, 4)).await?;
-    same_parts(taken, &back).context("from ccm to the controller")?;
+    check_same_parts(taken, &back).context("from ccm to the controller")?;
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
     let uid = bed.services.get("web").await?.uid().context("no uid")?;
     let tagged = back.with(&format!("tag kubernetes.io/service-uid={uid}"));
@@ -195,7 +195,7 @@ async fn move_back_to_controller(
     bed.host_names(&["own"]).await?;
     bed.delete(&["own"]).await?;
     let left_alone = bed.until("the targets stay", |now| registered(now, 4)).await?;
-    same_parts(taken, &left_alone).context("next to a ccm for other Services")?;
+    check_same_parts(taken, &left_alone).context("next to a ccm for other Services")?;
     let finalizers = bed.services.get("web").await?.finalizers().to_vec();
     ensure!(finalizers.iter().any(|one| one == FINALIZER), "ccm released a Service of the controller: {finalizers:?}");
     // The last step of the way back: the finalizer of ccm is removed manually.

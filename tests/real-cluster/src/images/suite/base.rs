@@ -49,7 +49,7 @@ pub(super) fn create(programs: &Programs, with: impl FnOnce(&Path, &[u8]) -> Res
 fn install(tree: &Path) -> Result<()> {
     let mirror = mirror();
     eprintln!("cluster: creating the base of test images with debootstrap from {mirror} (once; some minutes)");
-    // Not `command::run`, which removes the proxies from the environment: debootstrap may need them.
+    // `command::run` is not used, because it removes the proxies from the environment, which debootstrap may need.
     let variant = ["--variant=minbase", &format!("--include={PACKAGES}"), RELEASE].map(OsString::from);
     let arguments = variant.into_iter().chain([tree.into(), mirror.as_str().into()]);
     let output = enclosed::output("debootstrap", arguments, tree)?;

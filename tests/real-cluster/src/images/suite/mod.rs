@@ -78,7 +78,7 @@ pub fn remove_unfinished(programs: &Programs) {
 
 /// Images of a single program.
 fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
-    // Its spec tests that the user of a container cannot gain the rights of the program's owner.
+    // The spec of this image tests that the user of a container cannot gain the rights of the program's owner.
     let setuid = Entry::File("usr/local/bin/nnp".into(), 0o6755, read(&programs.path("nonewprivs"))?);
     let setuid = layout.layer(&layer(&[setuid])?)?;
     let start = Start { command: &["nnp"], ..Start::default() };

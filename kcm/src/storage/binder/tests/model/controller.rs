@@ -11,7 +11,8 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str};
 
 use super::server::{Id, ObjectKind, Server, Stop, id, meta_of};
 use crate::storage::binder::decide_claim::{
-    BindWrite, ClaimStep, Cluster, Search, bound_status, next_bind_write, next_step as next_claim_step, unbound_status,
+    BindWrite, ClaimStep, Cluster, Search, bound_status, lost_status, next_bind_write, next_step as next_claim_step,
+    unbound_status,
 };
 use crate::storage::binder::decide_volume::{
     Reclaim, VolumeStep, decide_reclaim, is_reclaimable, is_released, needs_uncached_claim,
@@ -90,7 +91,7 @@ impl Controller {
         let (claims_at, volumes_at) = (self.claims_at, self.volumes_at);
         let (claims, volumes) = (std::mem::take(&mut self.claims), std::mem::take(&mut self.volumes));
         let classes = std::mem::take(&mut self.classes);
-        // Another process takes over with caches that may be as old.
+        // Another process takes over. Its caches may be as old as those of this process.
         *self = Self { claims_at, volumes_at, claims, volumes, classes, ..Self::default() };
     }
 
@@ -131,7 +132,7 @@ impl Controller {
                 if cached != server.volume(&claim.volume_name).map(|volume| volume.meta.version) {
                     return Err(Stop::Outdated);
                 }
-                unbound_status(&claim, Phase::Lost)
+                lost_status(&claim)
             }
             ClaimStep::AssignClass(class) => {
                 let object = self.begin(server, &id, claim.meta.version)?;

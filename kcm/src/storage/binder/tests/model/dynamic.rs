@@ -219,7 +219,7 @@ impl Model {
         controller.written.clear();
     }
 
-    /// Checks that each claim that can have a volume is bound to its own one, and that there are no others.
+    /// Checks that each claim that can have a volume is bound to a volume of its own, and that no other volumes exist.
     fn check_settled(&self) -> Result<(), TestCaseError> {
         let mut expected = BTreeSet::new();
         for claim in CLAIMS.iter().filter_map(|name| self.server.claim(name)) {

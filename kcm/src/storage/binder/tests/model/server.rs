@@ -109,8 +109,8 @@ impl Server {
                     volume.claim.as_ref().is_some_and(|reference| reference.uid.as_ref() == Some(&claim.meta.uid))
                 };
                 let volume = self.volume(&claim.volume_name);
-                let is_bound = !before.volume_name.is_empty();
-                let harmed = changes && (is_bound || volume.is_some_and(|volume| !is_own(&volume)));
+                let is_foreign = volume.is_some_and(|volume| !is_own(&volume) && !self.replaces(&volume, is_own));
+                let harmed = changes && (!before.volume_name.is_empty() || is_foreign);
                 harmed.then(|| format!("{} was made to name {}", claim.meta.name, claim.volume_name))
             }
             ObjectKind::Volume => {
@@ -121,6 +121,14 @@ impl Server {
             }
         };
         self.violations.extend(violations);
+    }
+
+    /// Returns true if a deleted volume with the same name had this property. At the write of a claim, a controller
+    /// cannot detect that another client has just replaced the claim's volume: one write cannot depend on two objects.
+    fn replaces(&self, volume: &PersistentVolume, property: impl Fn(&PersistentVolume) -> bool) -> bool {
+        let id = id(ObjectKind::Volume, &volume.meta.name);
+        let former = self.history.iter().filter(|entry| entry.id == id).filter_map(|entry| entry.object.as_deref());
+        former.map(read).any(|former: Arc<PersistentVolume>| former.meta.uid != volume.meta.uid && property(&former))
     }
 
     /// Returns true if the claim of a volume exists and may still be bound to it.

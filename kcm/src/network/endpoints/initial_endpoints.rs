@@ -10,17 +10,17 @@ use kinds::meta::ObjectKey;
 use runtime::lock::lock;
 use runtime::store::Change;
 
-/// The keys of all Endpoints except leader election locks, until [`Leftovers::take`] is called.
+/// The keys of all Endpoints except leader election locks, until [`InitialEndpoints::take`] is called.
 #[derive(Debug)]
-pub struct Leftovers(Mutex<Option<HashSet<ObjectKey>>>);
+pub struct InitialEndpoints(Mutex<Option<HashSet<ObjectKey>>>);
 
-impl Default for Leftovers {
+impl Default for InitialEndpoints {
     fn default() -> Self {
         Self(Mutex::new(Some(HashSet::new())))
     }
 }
 
-impl Leftovers {
+impl InitialEndpoints {
     /// Applies a change.
     pub fn apply(&self, change: &Change<'_, Endpoints>) {
         let mut known = lock(&self.0);

@@ -1,4 +1,4 @@
-//! Circles of imports between the files of a crate.
+//! Cycles of imports between the files of a crate.
 //!
 //! A folder's `mod.rs` and the crate root do not count: they assemble their parts, which may use their constants.
 
@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Source;
 
-/// Returns each circle of `files` as the names of its modules, sorted by file. An import of one of the `heads` leads
+/// Returns each cycle of `files` as the names of its modules, sorted by file. An import of one of the `heads` leads
 /// nowhere.
-pub fn circles(files: &[Source], heads: &[Source]) -> Vec<Vec<String>> {
+pub fn cycles(files: &[Source], heads: &[Source]) -> Vec<Vec<String>> {
     let places = files.iter().enumerate().map(|(at, file)| (&file.module[..], Some(at)));
     let places: BTreeMap<&[String], Option<usize>> =
         places.chain(heads.iter().map(|head| (&head.module[..], None))).collect();
@@ -16,12 +16,12 @@ pub fn circles(files: &[Source], heads: &[Source]) -> Vec<Vec<String>> {
     let edges: Vec<BTreeSet<usize>> =
         files.iter().map(|file| file.imports.iter().filter_map(|import| file_of(&import.path)).collect()).collect();
     let reached: Vec<BTreeSet<usize>> = (0..files.len()).map(|from| reachable(&edges, from)).collect();
-    let circle = |from: usize| -> BTreeSet<usize> {
+    let cycle = |from: usize| -> BTreeSet<usize> {
         reached[from].iter().copied().filter(|to| *to == from || reached[*to].contains(&from)).collect()
     };
-    let found: BTreeSet<BTreeSet<usize>> = (0..files.len()).map(circle).filter(|circle| circle.len() > 1).collect();
+    let found: BTreeSet<BTreeSet<usize>> = (0..files.len()).map(cycle).filter(|cycle| cycle.len() > 1).collect();
     let name = |at: usize| files[at].module.join("::");
-    found.into_iter().map(|circle| circle.into_iter().map(name).collect()).collect()
+    found.into_iter().map(|cycle| cycle.into_iter().map(name).collect()).collect()
 }
 
 /// Returns the files that imports lead to, in one or more steps.
@@ -42,25 +42,25 @@ mod tests {
     }
 
     #[test]
-    fn files_that_import_each_other_are_a_circle() {
+    fn files_that_import_each_other_are_a_cycle() {
         let sources = [
             source("house::door", "use super::wall::Brick;"),
             source("house::wall", "use crate::house::roof::Tile;"),
             source("house::roof", "use super::door::Lock;"),
             source("house::garden", "use super::door::Lock;"),
         ];
-        assert_eq!(circles(&sources, &[]), [["house::door", "house::wall", "house::roof"]]);
+        assert_eq!(cycles(&sources, &[]), [["house::door", "house::wall", "house::roof"]]);
     }
 
     #[test]
-    fn constants_of_the_folder_are_not_a_circle() {
+    fn constants_of_the_folder_are_not_a_cycle() {
         let (head, file) = (source("house", "use door::Lock;"), source("house::door", "use super::HEIGHT;"));
-        assert!(circles(&[file], &[head]).is_empty());
+        assert!(cycles(&[file], &[head]).is_empty());
     }
 
     #[test]
-    fn imports_of_lower_files_are_not_a_circle() {
+    fn imports_of_lower_files_are_not_a_cycle() {
         let sources = [source("house::door", "use super::wall::Brick;"), source("house::wall", "use std::fmt;")];
-        assert!(circles(&sources, &[]).is_empty());
+        assert!(cycles(&sources, &[]).is_empty());
     }
 }
