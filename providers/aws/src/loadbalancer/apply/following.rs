@@ -9,20 +9,12 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::targets::{Access, change_of, retry_pending};
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::following::{self, Batch, Followed, FollowedGroup, NodePorts};
+use crate::loadbalancer::model::following::{self, Batch, Followed, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::types::TargetType;
-
-/// The target groups of an invalid Service, as last read or changed.
-#[derive(Debug)]
-pub(super) struct Following {
-    spec: LoadBalancerSpec,
-    batches: Vec<Batch>,
-    others: BTreeSet<String>,
-}
 
 impl Balancers {
     /// Updates the targets of an invalid Service. Returns the other Services that its load balancer sends traffic to.

@@ -137,6 +137,16 @@ pub(crate) struct Batch {
     pub settings: Settings,
 }
 
+/// The target groups of an invalid Service, as last read or changed.
+#[derive(Debug)]
+pub(crate) struct Following {
+    /// The request.
+    pub spec: LoadBalancerSpec,
+    pub batches: Vec<Batch>,
+    /// The other Services that the load balancer sends traffic to.
+    pub others: BTreeSet<String>,
+}
+
 /// Returns target groups as batches. `opens`: the nodes' security groups have rules for their load balancers.
 pub(crate) fn batches(service: &Settings, groups: Vec<FollowedGroup>, opens: bool) -> Vec<Batch> {
     let mut batches: Vec<Vec<FollowedGroup>> = Vec::new();
