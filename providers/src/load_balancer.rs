@@ -308,15 +308,6 @@ pub trait LoadBalancers: Send + Sync {
         BTreeSet::new()
     }
 
-    /// Returns the spec without what makes it invalid, if its targets do not depend on that. After a restart the last
-    /// valid spec is unknown. [`set_targets`](LoadBalancers::set_targets) is then called with the result, so that the
-    /// targets of an existing load balancer stay current. `None`: the targets stay as they are. A pure function, like
-    /// `targeting`.
-    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
-        let _ = spec;
-        None
-    }
-
     /// Reads the observed state, without a change. For reports and tests; no decision to delete or create is based on
     /// it.
     ///
@@ -342,6 +333,22 @@ pub trait LoadBalancers: Send + Sync {
     /// # Errors
     /// `NotFound` if there is no load balancer: nothing is created, and the caller ensures it. Otherwise as `ensure`.
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
+
+    /// Sets the targets of an existing load balancer whose Service is invalid, and changes nothing else. Called after a
+    /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of targets,
+    /// is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
+    ///
+    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If the
+    /// spec lacks some of these that exist, it is called again with them in `spec.others` and `Targets::others`.
+    ///
+    /// The default changes nothing: targets stay as they are until the Service is valid.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no load balancer; never `Invalid`.
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let _ = (spec, targets);
+        Ok(BTreeSet::new())
+    }
 
     /// Called before the first `ensure` of a Service that had no finalizer: no process has created anything for it. A
     /// provider need not search for resources that the cloud does not list yet. The call is a hint: not every new

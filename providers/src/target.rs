@@ -65,7 +65,7 @@ pub struct Targets {
     /// Ordered by name, each name once.
     pub nodes: Arc<[NodeTarget]>,
     /// Ordered by port name, address and port; empty unless the provider requested endpoints with
-    /// [`Targeting::Endpoints`](crate::Targeting).
+    /// [`Targeting::Endpoints`](crate::Targeting), or the load balancer is not as requested yet.
     pub endpoints: Arc<[EndpointTarget]>,
     /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,

@@ -17,6 +17,12 @@ const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 /// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
+/// First delay after a throttled call, if the provider requests a shorter one.
+const FIRST_THROTTLE_WAIT: Duration = Duration::from_millis(500);
+
+/// Maximum of this delay: targets are not updated before its end.
+const MAX_THROTTLE_WAIT: Duration = Duration::from_secs(30);
+
 /// Minimum delay that a provider can request.
 const MIN_WAIT: Duration = Duration::from_millis(100);
 
@@ -32,7 +38,10 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     };
     match kind {
         ErrorKind::Invalid => None,
-        ErrorKind::Throttled { after: Some(after) } => Some(requested_delay(after)),
+        // The provider's pause ends with the next call that succeeds, even if calls of another kind are throttled.
+        ErrorKind::Throttled { after: Some(after) } => {
+            Some(requested_delay(after).max(backoff(FIRST_THROTTLE_WAIT).min(MAX_THROTTLE_WAIT)))
+        }
         ErrorKind::Denied | ErrorKind::Quota => Some(backoff(FIRST_WAIT_FOR_OPERATOR)),
         ErrorKind::Conflict => Some(backoff(CONFLICT_WAIT)),
         ErrorKind::Throttled { after: None } | ErrorKind::NotFound | ErrorKind::Transient => Some(backoff(FIRST_WAIT)),
@@ -85,8 +94,11 @@ mod tests {
             (ErrorKind::Transient, 7, Some(300.0)),
             (ErrorKind::Transient, u32::MAX, Some(300.0)),
             (ErrorKind::Throttled { after: None }, 2, Some(10.0)),
-            (throttled(700), 5, Some(0.7)),
-            (throttled(0), 1, Some(0.1)),
+            (throttled(700), 1, Some(0.7)),
+            (throttled(700), 5, Some(8.0)),
+            (throttled(700), u32::MAX, Some(30.0)),
+            (throttled(45_000), 9, Some(45.0)),
+            (throttled(0), 1, Some(0.5)),
             (ErrorKind::Denied, 1, Some(30.0)),
             (ErrorKind::Quota, 5, Some(300.0)),
             (ErrorKind::Conflict, 2, Some(2.0)),

@@ -74,7 +74,9 @@ pub(crate) fn kind_of(code: &str) -> ErrorKind {
         ErrorKind::Invalid
     } else if is_one_of(&CONFLICTS) || code.starts_with("Duplicate") || code.ends_with(".Duplicate") {
         ErrorKind::Conflict
-    } else if code.ends_with("LimitExceeded") || code.starts_with("TooMany") || code.ends_with("QuotaExceeded") {
+    } else if ["LimitExceeded", "QuotaExceeded", "AssociationLimit"].iter().any(|end| code.ends_with(end))
+        || code.starts_with("TooMany")
+    {
         ErrorKind::Quota
     } else if code.ends_with("NotFound") || code == "ResourceNotFoundException" {
         ErrorKind::NotFound
@@ -180,7 +182,13 @@ mod tests {
             (&["RequestLimitExceeded", "Throttling", "TooManyRequestsException"][..], throttled),
             (&["UnauthorizedOperation", "AccessDenied", "ExpiredToken"], ErrorKind::Denied),
             (
-                &["RulesPerSecurityGroupLimitExceeded", "TooManyTargetGroups", "RouteLimitExceeded", "QuotaExceeded"],
+                &[
+                    "RulesPerSecurityGroupLimitExceeded",
+                    "TooManyTargetGroups",
+                    "RouteLimitExceeded",
+                    "QuotaExceeded",
+                    "TargetGroupAssociationLimit",
+                ],
                 ErrorKind::Quota,
             ),
             (

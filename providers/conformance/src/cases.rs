@@ -55,6 +55,7 @@ macro_rules! __cases {
             load_balancer_changes::targets_shrink_and_grow,
             load_balancer_changes::targets_of_an_absent_load_balancer_are_not_found,
             load_balancer_changes::endpoints_are_targets,
+            load_balancer_changes::targets_follow_an_invalid_service,
             load_balancer_changes::firewall_follows_targets,
             load_balancer_deletion::delete_is_idempotent,
             load_balancer_deletion::delete_that_takes_time_is_in_progress,

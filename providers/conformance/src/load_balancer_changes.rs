@@ -1,6 +1,6 @@
 //! Changes of load balancers: to the last requested state, from any previous one.
 
-use providers::{EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
+use providers::{CloudError, EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
 
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::load_balancer_creation::{matches_spec, owned_of};
@@ -139,6 +139,58 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     matches_spec(context, &spec, &more).await?;
     balancers.set_targets(&spec, &Targets { incomplete: false, ..partial.clone() }).await?;
     matches_spec(context, &spec, &Targets { incomplete: false, ..partial }).await?;
+    Ok(())
+}
+
+/// After a restart, the last valid request of an invalid Service is unknown.
+pub(crate) async fn targets_follow_an_invalid_service(context: &Context<'_>) -> Result<(), Stop> {
+    let balancers = context.balancers()?;
+    let Some((key, value)) = context.fixture.invalid_annotation() else {
+        return Err(Stop::Skip("the fixture has no invalid_annotation".into()));
+    };
+    let nodes = context.nodes(2).await?;
+    let mut kinds = vec![context.fixture.annotations()];
+    kinds.extend(context.fixture.endpoint_annotations().filter(|_| balancers.features().endpoint_targets));
+    for annotations in kinds {
+        let mut spec = context.spec();
+        spec.annotations = merged(spec.annotations, annotations);
+        let mut invalid = spec.clone();
+        invalid.annotations.insert(key.clone(), value.clone());
+        let endpoint = |last: u8| EndpointTarget {
+            port_name: spec.ports[0].name.clone(),
+            address: [10, 0, 0, last].into(),
+            port: 8080,
+            node: None,
+            provider_id: None,
+            zone: None,
+            ready: true,
+            serving: true,
+            terminating: false,
+            pod: None,
+        };
+        // Endpoints are also given for a load balancer whose targets are nodes.
+        let number = |number: usize| Targets {
+            endpoints: (0..number).map(|last| endpoint(10 + last as u8)).collect::<Vec<_>>().into(),
+            ..Targets::nodes(nodes[..number].to_vec())
+        };
+        let absent = balancers.follow_targets(&invalid, &number(1)).await;
+        let observed = balancers.observe(&spec.id).await?;
+        ensure!(observed == Observed::Absent, "follow_targets created {observed:?}");
+        if absent.is_ok() {
+            return Err(Stop::Skip("the provider has no follow_targets".into()));
+        }
+        let is_not_found = absent.as_ref().is_err_and(CloudError::is_not_found);
+        ensure!(is_not_found, "targets of an absent load balancer are {absent:?}, not NotFound");
+        context.settle(&spec, &number(1)).await?;
+        for count in [2, 1, 1] {
+            balancers.follow_targets(&invalid, &number(count)).await?;
+            matches_spec(context, &spec, &number(count)).await?;
+        }
+        // An incomplete list removes no target.
+        balancers.follow_targets(&invalid, &number(2)).await?;
+        balancers.follow_targets(&invalid, &Targets { incomplete: true, ..number(1) }).await?;
+        matches_spec(context, &spec, &number(2)).await?;
+    }
     Ok(())
 }
 

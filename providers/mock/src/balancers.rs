@@ -29,6 +29,15 @@ impl MockLoadBalancers {
         read.await
     }
 
+    /// Returns the load balancer, unless it is being deleted.
+    async fn existing(&self, id: &LoadBalancerId) -> Result<LoadBalancerView, CloudError> {
+        let found = self.describe(id).await?;
+        found.filter(|found| found.exists && found.phase != Phase::Deleting).ok_or_else(|| {
+            let message = format!("there is no load balancer {id}");
+            CloudError::new(ErrorKind::NotFound, Operation::DescribeBalancer.as_str(), message)
+        })
+    }
+
     fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
         settings::read(spec, &self.cloud.config())
     }
@@ -192,12 +201,6 @@ impl LoadBalancers for MockLoadBalancers {
         Ok(self.settings(spec)?.targeting)
     }
 
-    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
-        let mut rest = spec.clone();
-        rest.annotations.retain(|key, _| !key.starts_with(settings::PREFIX) || key == settings::TARGETS);
-        self.settings(&rest).is_ok().then_some(rest)
-    }
-
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         Ok(match self.describe(id).await? {
             None => Observed::Absent,
@@ -222,7 +225,7 @@ impl LoadBalancers for MockLoadBalancers {
                 "another controller creates this load balancer",
             ));
         }
-        let (chosen, without_id) = settings::targets(&wanted, targets);
+        let (chosen, without_id) = settings::targets(wanted.targeting, targets);
         let mut found = self.describe(id).await?.unwrap_or_else(|| absent_view(id));
         if found.phase != Phase::Deleting && !is_complete(&found, &wanted) {
             found = self.create_missing_parts(id, &wanted, &found).await?;
@@ -247,16 +250,16 @@ impl LoadBalancers for MockLoadBalancers {
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
-        let (chosen, _) = settings::targets(&self.settings(spec)?, targets);
-        match self.describe(&spec.id).await? {
-            Some(found) if found.exists && found.phase != Phase::Deleting => {
-                self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await
-            }
-            _ => {
-                let message = format!("there is no load balancer {}", spec.id);
-                Err(CloudError::new(ErrorKind::NotFound, Operation::DescribeBalancer.as_str(), message))
-            }
-        }
+        let (chosen, _) = settings::targets(self.settings(spec)?.targeting, targets);
+        let found = self.existing(&spec.id).await?;
+        self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await
+    }
+
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let found = self.existing(&spec.id).await?;
+        let (chosen, _) = settings::targets(found.targeting(), targets);
+        self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await?;
+        Ok(BTreeSet::new())
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

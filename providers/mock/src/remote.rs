@@ -2,6 +2,7 @@
 //!
 //! It reads annotations and features itself, because these need no call, and sends everything else.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -159,6 +160,11 @@ impl LoadBalancers for Remote {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         let call = Call::SetTargets(Box::new(spec.clone()), targets.into());
         self.0.call::<Result<_, _>>("SetTargets", &call).await?
+    }
+
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let call = Call::FollowTargets(Box::new(spec.clone()), targets.into());
+        self.0.call::<Result<_, _>>("FollowTargets", &call).await?
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

@@ -15,11 +15,8 @@ use crate::snapshot::{Attributes, ListenerView};
 /// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` and `report` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
 
-/// The only annotation that decides about targets.
-pub const TARGETS: &str = "mock.cloud/targets";
-
-/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the
-/// annotation `mock.cloud/report: "true"`.
+/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
+/// `mock.cloud/report: "true"`.
 pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";
 
 /// The class that the mock accepts in addition to Services without one.
@@ -151,8 +148,8 @@ fn listeners(spec: &LoadBalancerSpec, targeting: Targeting) -> Result<Vec<Listen
 }
 
 /// Returns the desired targets, and the nodes that cannot be targets yet because they have no provider ID.
-pub(crate) fn targets(settings: &Settings, targets: &Targets) -> (BTreeSet<TargetId>, Vec<String>) {
-    match settings.targeting {
+pub(crate) fn targets(targeting: Targeting, targets: &Targets) -> (BTreeSet<TargetId>, Vec<String>) {
+    match targeting {
         Targeting::Nodes => {
             let ids = targets.nodes.iter().filter_map(|node| node.provider_id.clone());
             let without_id = targets.nodes.iter().filter(|node| node.provider_id.is_none());
@@ -250,11 +247,11 @@ mod tests {
         };
         let config = MockConfig::default();
         let nodes = read(&spec(&[]), &config).unwrap();
-        let (chosen, without_id) = targets(&nodes, &given(vec![]));
+        let (chosen, without_id) = targets(nodes.targeting, &given(vec![]));
         assert_eq!(chosen, BTreeSet::from([TargetId::Instance("mock://r/a".into())]));
         assert_eq!(without_id, ["b"]);
         let endpoints = read(&spec(&[("targets", "endpoints")]), &config).unwrap();
-        let count = |given: &Targets| targets(&endpoints, given).0.len();
+        let count = |given: &Targets| targets(endpoints.targeting, given).0.len();
         assert_eq!(count(&given(vec![endpoint(1, true, true), endpoint(2, false, true)])), 1);
         assert_eq!(count(&given(vec![endpoint(1, false, false), endpoint(2, false, true)])), 1);
         assert_eq!(count(&given(vec![endpoint(1, false, false)])), 0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use providers::{
-    Instance, LoadBalancerId, ObservedTarget, Phase, Protocol, RouteTarget, SessionAffinity, TrafficPolicy,
+    Instance, LoadBalancerId, ObservedTarget, Phase, Protocol, RouteTarget, SessionAffinity, Targeting, TrafficPolicy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,17 @@ pub struct LoadBalancerView {
     /// Time until it works, or is deleted.
     #[serde(skip)]
     pub remaining: Duration,
+}
+
+impl LoadBalancerView {
+    /// Returns the kind of its targets.
+    pub(crate) fn targeting(&self) -> Targeting {
+        if self.listeners.iter().any(|listener| listener.node_port.is_some()) {
+            Targeting::Nodes
+        } else {
+            Targeting::Endpoints
+        }
+    }
 }
 
 /// Settings of a load balancer other than its listeners.

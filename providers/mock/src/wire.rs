@@ -22,6 +22,7 @@ pub(crate) enum Call {
     Observe(LoadBalancerId),
     Ensure(Box<LoadBalancerSpec>, TargetLists),
     SetTargets(Box<LoadBalancerSpec>, TargetLists),
+    FollowTargets(Box<LoadBalancerSpec>, TargetLists),
     Delete(LoadBalancerId),
     ListOwned,
     ListRoutes,
@@ -68,6 +69,9 @@ pub(crate) async fn execute(cloud: &MockCloud, cluster: &str, call: Call) -> Res
         Call::Observe(id) => serde_json::to_value(balancers.observe(&id).await),
         Call::Ensure(spec, targets) => serde_json::to_value(balancers.ensure(&spec, &targets.into()).await),
         Call::SetTargets(spec, targets) => serde_json::to_value(balancers.set_targets(&spec, &targets.into()).await),
+        Call::FollowTargets(spec, targets) => {
+            serde_json::to_value(balancers.follow_targets(&spec, &targets.into()).await)
+        }
         Call::Delete(id) => serde_json::to_value(balancers.delete(&id).await),
         Call::ListOwned => serde_json::to_value(balancers.list_owned().await),
         Call::ListRoutes => serde_json::to_value(routes.list().await),

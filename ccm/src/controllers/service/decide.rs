@@ -67,6 +67,11 @@ pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> De
     }
 }
 
+fn balancing(service: &Service) -> Result<&Balancing, CloudError> {
+    let missing = || CloudError::new(ErrorKind::Invalid, "ReadSpec", "spec.type is not LoadBalancer: use LoadBalancer");
+    service.balancing.as_deref().ok_or_else(missing)
+}
+
 fn class(service: &Service) -> Option<&str> {
     service.balancing.as_ref()?.class.as_deref()
 }
@@ -88,8 +93,21 @@ pub fn id(meta: &Meta, cluster: &str) -> LoadBalancerId {
 /// # Errors
 /// `Invalid` if no cloud could provide it. The message names the field or annotation, its value, and the fix.
 pub fn spec(service: &Service, cluster: &str, prefixes: &[String]) -> Result<LoadBalancerSpec, CloudError> {
-    let missing = || CloudError::new(ErrorKind::Invalid, "ReadSpec", "spec.type is not LoadBalancer: use LoadBalancer");
-    let settings = service.balancing.as_deref().ok_or_else(missing)?;
+    let source_ranges = source_ranges(service, balancing(service)?)?;
+    Ok(LoadBalancerSpec { source_ranges, ..spec_without_ranges(service, cluster, prefixes)? })
+}
+
+/// Returns the request without the IP ranges of clients. It is not used to create or change a load balancer, which would
+/// then be open to any client.
+///
+/// # Errors
+/// Same as [`spec`].
+pub fn spec_without_ranges(
+    service: &Service,
+    cluster: &str,
+    prefixes: &[String],
+) -> Result<LoadBalancerSpec, CloudError> {
+    let settings = balancing(service)?;
     let ports = service.ports.iter().map(port).collect::<Result<Vec<_>, _>>()?;
     let texts =
         |labels: &[(Str, Str)]| labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -102,7 +120,7 @@ pub fn spec(service: &Service, cluster: &str, prefixes: &[String]) -> Result<Loa
         annotations,
         labels: texts(&service.meta.labels),
         allocate_node_ports: settings.allocate_node_ports,
-        source_ranges: source_ranges(service, settings)?,
+        source_ranges: Vec::new(),
         session_affinity: affinity(settings),
         requested_address: Some(settings.requested_ip.to_string()).filter(|ip| !ip.is_empty()),
         external_ips: settings.external_ips.iter().map(|ip| ip.to_string()).collect(),

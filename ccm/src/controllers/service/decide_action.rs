@@ -21,11 +21,10 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. If this process has worked on an earlier valid request (`last`), the load
-    /// balancer stays as that request describes it: its targets are updated, and a change in progress is completed.
-    /// Otherwise only the targets of a published load balancer are updated, if they do not depend on the mistake:
-    /// `rest` is the request without the mistake.
-    Invalid { error: CloudError, last: Option<Wanted>, rest: Option<Wanted> },
+    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
+    /// this process has worked on one: its targets are updated, and a change in progress is completed. Otherwise only the
+    /// targets of one that was published are updated: `follow`.
+    Invalid { error: CloudError, last: Option<Wanted>, follow: Option<Follow> },
     /// A load balancer of this controller.
     Wanted(Wanted),
 }
@@ -37,6 +36,26 @@ pub struct Wanted {
     pub targeting: Targeting,
     /// `None` if the load balancer needs endpoints, which are not watched.
     pub targets: Option<Targets>,
+}
+
+impl Wanted {
+    /// Returns the targets that are compared with later ones: those of the requested kind.
+    pub fn remembered(&self, targets: &Targets) -> Targets {
+        let endpoints = match self.targeting {
+            Targeting::Endpoints => targets.endpoints.clone(),
+            Targeting::Nodes | Targeting::Elsewhere => Arc::default(),
+        };
+        Targets { endpoints, ..targets.clone() }
+    }
+}
+
+/// A load balancer whose last valid request is unknown.
+#[derive(Debug, PartialEq)]
+pub struct Follow {
+    /// The invalid request.
+    pub spec: Arc<LoadBalancerSpec>,
+    /// Its nodes, and its endpoints if these are watched.
+    pub targets: Targets,
 }
 
 impl Request {
@@ -52,8 +71,19 @@ impl Request {
     pub fn wanted(&self) -> Option<&Wanted> {
         match self {
             Self::Wanted(wanted) => Some(wanted),
-            Self::Invalid { last, rest, .. } => last.as_ref().or(rest.as_ref()),
+            Self::Invalid { last, .. } => last.as_ref(),
             _ => None,
+        }
+    }
+
+    /// Returns the request and the targets of a load balancer that may have endpoints as targets.
+    pub fn with_endpoints(&self) -> Option<(&LoadBalancerSpec, &Targets)> {
+        match self {
+            Self::Invalid { last: None, follow: Some(Follow { spec, targets }), .. } => Some((spec, targets)),
+            _ => match self.wanted()? {
+                Wanted { spec, targeting: Targeting::Endpoints, targets } => Some((spec, targets.as_ref()?)),
+                _ => None,
+            },
         }
     }
 }
@@ -71,6 +101,8 @@ pub enum Action<'a> {
     CleanUp { clear_status: bool },
     /// Report that the request needs endpoints, which are not watched.
     RejectUnwatched,
+    /// Update the targets of a load balancer whose last valid request is unknown.
+    Follow(&'a Follow),
     /// Update the targets although the retry of a failed call waits.
     UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
     /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
@@ -108,7 +140,7 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() || was_published(service) => {
             balance(service, last, state, now)
         }
-        Request::Invalid { rest: Some(rest), .. } if was_published(service) => follow(rest, state),
+        Request::Invalid { follow: Some(wanted), .. } if was_published(service) => follow(wanted, state, now),
         Request::Invalid { .. } => Action::Wait(None),
         Request::Wanted(wanted) => balance(service, wanted, state, now),
     }
@@ -119,15 +151,13 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of
-/// targets once.
-fn follow<'a>(rest: &'a Wanted, state: &LoadBalancerState) -> Action<'a> {
-    let differ = |targets: &&Targets| {
-        state.last_targets.as_ref().is_none_or(|last| !same_targets(rest.targeting, last, targets))
-    };
-    match rest.targets.as_ref().filter(differ) {
-        Some(targets) => Action::UpdateWhileWaiting { wanted: rest, targets, wait: None },
-        None => Action::Wait(None),
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of them
+/// once.
+fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
+    match state.remaining_pause(Some(&wanted.spec), now) {
+        Some(wait) => Action::Wait(wait),
+        None if state.last_targets.as_ref() == Some(&wanted.targets) => Action::Wait(None),
+        None => Action::Follow(wanted),
     }
 }
 

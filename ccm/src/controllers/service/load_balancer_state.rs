@@ -25,6 +25,11 @@ pub struct LoadBalancerState {
     pub is_finalizer_confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
+    /// The request is invalid, and the targets of the existing load balancer follow nevertheless. Their kind is unknown,
+    /// so that changes of nodes and of endpoints matter; set before they are gathered, too.
+    pub follows: bool,
+    /// The other Services that this load balancer sends traffic to, by name.
+    pub followed: BTreeSet<String>,
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed call.
@@ -117,10 +122,16 @@ impl LoadBalancerState {
         self.pause.as_ref().is_some_and(|pause| pause.throttled)
     }
 
+    /// Returns true if the load balancer has, or may have, targets of this kind.
+    fn has(&self, targeting: Targeting) -> bool {
+        self.follows || self.targeting == Some(targeting)
+    }
+
     /// Returns true if the state need not be stored.
     fn is_empty(&self) -> bool {
         self.load_balancer.is_none()
             && self.targeting.is_none()
+            && !self.follows
             && self.others.is_empty()
             && self.pause.is_none()
             && self.last_report.is_empty()
@@ -183,7 +194,7 @@ impl LoadBalancerStates {
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
         let has_endpoints =
-            |key: &&ObjectKey| all.states.get(*key).is_some_and(|state| state.targeting == Some(Targeting::Endpoints));
+            |key: &&ObjectKey| all.states.get(*key).is_some_and(|state| state.has(Targeting::Endpoints));
         let referring = all.referring.get(key).into_iter().flatten().filter(|one| *one != key);
         std::iter::once(key).chain(referring).filter(has_endpoints).cloned().collect()
     }
@@ -201,7 +212,7 @@ impl LoadBalancerStates {
     /// Returns the Services whose load balancers send traffic to nodes.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
         let all = self.lock();
-        let with = all.states.iter().filter(|(_, state)| state.targeting == Some(Targeting::Nodes));
+        let with = all.states.iter().filter(|(_, state)| state.has(Targeting::Nodes));
         with.map(|(key, _)| key.clone()).collect()
     }
 

@@ -10,6 +10,7 @@ mod cluster;
 mod decide;
 mod decide_action;
 mod deletion;
+mod follow;
 pub mod forecast;
 mod keys;
 mod live_cluster;

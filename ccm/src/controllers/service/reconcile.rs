@@ -3,6 +3,7 @@
 //! Changes of Services, nodes and endpoints, retries and checks for drift all use the same key. So no two calls for one
 //! Service ever run concurrently.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,12 +93,12 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 break outcome;
             }
         };
-        match request.wanted() {
-            Some(Wanted { spec, targeting: Targeting::Endpoints, targets: Some(targets) }) => {
+        match request.with_endpoints() {
+            Some((spec, targets)) => {
                 let next_probe = readiness_gates::update(&self.kubernetes, &*self.cloud, spec, targets, state).await;
                 Ok(readiness_gates::requeue_within(outcome, next_probe))
             }
-            _ => Ok(outcome),
+            None => Ok(outcome),
         }
     }
 
@@ -125,6 +126,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 self.reject(subject, state, &CloudError::new(ErrorKind::Invalid, "ReadEndpoints", message));
                 Outcome::Done
             }
+            Action::Follow(wanted) => self.follow(subject, wanted, state).await,
             Action::UpdateWhileWaiting { wanted, targets, wait } => {
                 after(self.update_while_waiting(wanted, targets, wait, state).await)
             }
@@ -152,17 +154,16 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         let mut spec = match decide::spec(service, &self.cluster, &self.cloud.features().annotations) {
             Ok(spec) => spec,
-            Err(error) => return self.invalid(subject, error, None, state),
+            Err(error) => return self.invalid(subject, error, decide::spec_without_ranges, state),
         };
-        let written = self.cloud.features().written_annotations;
-        spec.annotations.retain(|name, _| !annotations::is_written(name, written));
-        self.find_others(subject.key, &mut spec, state);
+        self.complete(subject.key, &mut spec, &BTreeSet::new(), state);
         match self.cloud.targeting(&spec) {
-            Err(error) => self.invalid(subject, error, Some(&spec), state),
+            Err(error) => self.invalid(subject, error, decide::spec, state),
             Ok(Targeting::Elsewhere) => Request::Elsewhere,
             Ok(targeting) => {
+                state.stop_following();
                 self.set_targeting(subject.key, targeting, state);
-                Request::Wanted(self.wanted(subject, Arc::new(spec), targeting))
+                Request::Wanted(self.wanted(subject, Arc::new(spec), targeting, state))
             }
         }
     }
@@ -173,21 +174,18 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         &self,
         subject: &Subject<'_>,
         error: CloudError,
-        spec: Option<&LoadBalancerSpec>,
+        read: fn(&Service, &str, &[String]) -> Result<LoadBalancerSpec, CloudError>,
         state: &mut LoadBalancerState,
     ) -> Request {
         let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
         let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.targeting);
         if let Some((last, targeting)) = last {
-            return Request::Invalid { error, last: Some(self.wanted(subject, last, targeting)), rest: None };
+            let last = self.wanted(subject, last, targeting, state);
+            return Request::Invalid { error, last: Some(last), follow: None };
         }
-        let rest = spec.and_then(|spec| self.cloud.without_mistakes(spec));
-        let rest = rest.and_then(|rest| Some((self.cloud.targeting(&rest).ok()?, rest)));
-        let rest = rest.filter(|(targeting, _)| *targeting != Targeting::Elsewhere).map(|(targeting, rest)| {
-            self.set_targeting(subject.key, targeting, state);
-            self.wanted(subject, Arc::new(rest), targeting)
-        });
-        Request::Invalid { error, last: None, rest }
+        let spec = read(subject.service, &self.cluster, &self.cloud.features().annotations).ok();
+        let follow = spec.map(|spec| self.wanted_to_follow(subject, spec, state));
+        Request::Invalid { error, last: None, follow }
     }
 
     /// Records the kind of targets. From then on, changes of such targets requeue the Service, even while a call is
@@ -199,15 +197,35 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    fn wanted(&self, subject: &Subject<'_>, spec: Arc<LoadBalancerSpec>, targeting: Targeting) -> Wanted {
-        let targets = self.targets(subject, &spec, targeting);
+    fn wanted(
+        &self,
+        subject: &Subject<'_>,
+        spec: Arc<LoadBalancerSpec>,
+        targeting: Targeting,
+        state: &LoadBalancerState,
+    ) -> Wanted {
+        let mut targets = self.targets(subject, &spec, targeting);
+        // Until a change of the kind of targets is done, the load balancer may have endpoints.
+        let is_changing = state.load_balancer.is_some() && state.ensured.is_none();
+        if let Some(targets) = targets.as_mut().filter(|_| is_changing && targeting == Targeting::Nodes) {
+            targets.endpoints = self.kubernetes.endpoints(subject.service).unwrap_or_default();
+        }
         Wanted { spec, targeting, targets }
     }
 
-    /// Finds the other Services that the load balancer sends traffic to. Changes of these requeue this Service.
-    fn find_others(&self, key: &ObjectKey, spec: &mut LoadBalancerSpec, state: &mut LoadBalancerState) {
+    /// Removes the provider's own annotations from a request, and adds the other Services that the load balancer sends
+    /// traffic to: those that the request names, and `more`. Changes of these requeue this Service.
+    pub(super) fn complete(
+        &self,
+        key: &ObjectKey,
+        spec: &mut LoadBalancerSpec,
+        more: &BTreeSet<String>,
+        state: &mut LoadBalancerState,
+    ) {
+        let written = self.cloud.features().written_annotations;
+        spec.annotations.retain(|name, _| !annotations::is_written(name, written));
         let named = |name: String| ObjectKey { namespace: key.namespace.clone(), name: name.into() };
-        let others = self.cloud.others(spec).into_iter().map(named).collect();
+        let others = self.cloud.others(spec).into_iter().chain(more.iter().cloned()).map(named).collect();
         if state.others != others {
             state.others = others;
             self.states.put(key, state.clone());
@@ -217,7 +235,12 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Returns the targets of the load balancer, or `None` if endpoints are needed and not watched.
-    fn targets(&self, subject: &Subject<'_>, spec: &LoadBalancerSpec, targeting: Targeting) -> Option<Targets> {
+    pub(super) fn targets(
+        &self,
+        subject: &Subject<'_>,
+        spec: &LoadBalancerSpec,
+        targeting: Targeting,
+    ) -> Option<Targets> {
         let nodes = self.kubernetes.nodes();
         let incomplete = !self.kubernetes.decodes_all();
         if targeting != Targeting::Endpoints {
@@ -269,9 +292,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         wait: Option<Duration>,
         state: &mut LoadBalancerState,
     ) -> Option<Duration> {
-        // After a restart, a load balancer that was published exists.
-        state.load_balancer = Some(wanted.spec.id.clone());
-        state.last_targets = Some(targets.clone());
+        state.last_targets = Some(wanted.remembered(targets));
         let error = match self.set_targets(wanted, targets).await {
             Err(error) if !error.is_not_found() => error,
             _ => return wait,
@@ -365,7 +386,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.load_balancer = Some(id.clone());
         state.last_spec = Some(spec.clone());
         state.ensured = None;
-        state.last_targets = Some(targets.clone());
+        state.last_targets = Some(wanted.remembered(targets));
         // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
         let ensured = match self.cloud.ensure(spec, targets).await {
@@ -395,7 +416,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let resync = decide::resync_after(self.resync, &spec.id.uid);
                 let next_check = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
                 let due = Instant::now() + next_check;
-                state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets: targets.clone(), due });
+                let targets = wanted.remembered(targets);
+                state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets, due });
                 self.publish_ensured(subject, state).await?;
                 Ok(Outcome::RequeueAfter(next_check))
             }

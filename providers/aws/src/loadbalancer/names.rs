@@ -34,6 +34,14 @@ pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// The identifier of a resource within the Service's stack.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
 
+/// The labels that the nodes of a target group must have, as `key=value` with blanks between them; only this provider writes
+/// the tag. While a Service is invalid, its new nodes are chosen by it.
+pub(crate) const NODE_LABELS: &str = "kubernetes.io/target-node-labels";
+/// The value of [`NODE_LABELS`] for labels that do not fit into a tag.
+const UNKNOWN_LABELS: &str = "-";
+/// Maximum length of a tag's value.
+const MAX_TAG: usize = 256;
+
 /// The upstream controller responsible for a Service. Names, tags and defaults differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
@@ -223,6 +231,23 @@ pub(crate) fn tags(cluster: &ClusterTags, flavour: Flavour, id: &LoadBalancerId,
     tags
 }
 
+/// Returns the value of [`NODE_LABELS`].
+pub(crate) fn node_labels_tag(labels: &[(String, String)]) -> String {
+    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let value = pairs.join(" ");
+    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c));
+    let fits = value.len() <= MAX_TAG && labels.iter().all(|(key, value)| is_plain(key) && is_plain(value));
+    if fits { value } else { UNKNOWN_LABELS.to_owned() }
+}
+
+/// Returns the labels that the nodes of a target group had to have when this provider last set it; `None`: unknown.
+pub(crate) fn node_labels(tags: &Tags) -> Option<Vec<(String, String)>> {
+    tags.get(UID)?;
+    let value = tags.get(NODE_LABELS).map(String::as_str).unwrap_or_default();
+    let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    value.split_whitespace().map(pair).collect()
+}
+
 /// Returns the tags of the security group that all load balancers of a cluster share.
 pub(crate) fn backend_tags(cluster: &ClusterTags, name: &str) -> Tags {
     let mut tags: Tags = if cluster.id.is_empty() { Tags::new() } else { cluster.owned().into_iter().collect() };
@@ -253,6 +278,27 @@ mod tests {
         assert_eq!(backend_group("cluster-1"), format!("k8s-nlb-backend-cluster1-{}", &hash(&["cluster-1"])[..10]));
         assert!(backend_group(&"c".repeat(500)).len() <= 255);
         assert_eq!(hash(&["a", "bc"]), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn labels_of_nodes_are_read_from_the_tag_of_a_target_group() {
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let read = |tag: Option<&str>| {
+            let mut tags = Tags::from([(UID.to_owned(), "u".to_owned())]);
+            tags.extend(tag.map(|value| (NODE_LABELS.to_owned(), value.to_owned())));
+            node_labels(&tags)
+        };
+        for labels in [pairs(&[]), pairs(&[("role", "ingress"), ("example.com/any", "")])] {
+            assert_eq!(read(Some(&node_labels_tag(&labels))), Some(labels));
+        }
+        assert_eq!(read(None), Some(Vec::new()), "no label was required");
+        assert_eq!(node_labels(&Tags::new()), None, "cloud-provider-aws made the group");
+        let long = "x".repeat(300);
+        for labels in [pairs(&[("role", &long)]), pairs(&[("role", "a b")]), pairs(&[("role", "a,b")])] {
+            assert_eq!(read(Some(&node_labels_tag(&labels))), None, "{labels:?} cannot be a tag");
+        }
     }
 
     #[test]

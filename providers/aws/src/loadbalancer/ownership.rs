@@ -7,8 +7,8 @@
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::{
-    ALLOWED, BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, GROUP, GROUP_LEAD, RESOURCE,
-    SERVICE, STACK, UID,
+    ALLOWED, BACKEND, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE, ENDPOINT_SERVICE, Flavour, GROUP, GROUP_LEAD,
+    NODE_LABELS, RESOURCE, SERVICE, STACK, UID,
 };
 use crate::loadbalancer::types::Tags;
 use crate::tags::{ClusterTags, OWNED, SHARED};
@@ -193,7 +193,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Returns true if a tag key decides about ownership, so that a Service may not set it by annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD];
+    let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD, NODE_LABELS];
     let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];
     key.starts_with(CLUSTER_PREFIX) || ours.contains(&key) || controllers.contains(&key)
 }

@@ -127,6 +127,7 @@ pub(crate) fn listed_balancer(name: &str, pairs: &[(&str, &str)]) -> ObservedBal
         name: name.into(),
         dns: String::new(),
         state: State::Active,
+        reason: String::new(),
         scheme: Scheme::Internal,
         address_type: AddressType::Ipv4,
         subnets: Vec::new(),

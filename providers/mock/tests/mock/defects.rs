@@ -1,5 +1,6 @@
 //! The suite detects defects: a provider with one defect fails the case for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use provider_conformance::{Outcome, block_on, case_names};
@@ -36,6 +37,7 @@ enum Defect {
     KeepsLabelsAndTaints,
     IgnoresChangedSecrets,
     WritesOtherAnnotations,
+    FollowsWithTheOtherKindOfTargets,
 }
 
 struct DefectiveProvider {
@@ -178,6 +180,14 @@ impl LoadBalancers for DefectiveBalancers {
         self.0.set_targets(spec, targets).await
     }
 
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let mut given = targets.clone();
+        if self.1 == Defect::FollowsWithTheOtherKindOfTargets {
+            given.endpoints = Vec::new().into();
+        }
+        self.0.follow_targets(spec, &given).await
+    }
+
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {
         if self.1 == Defect::TakesFailedReadsForAbsence && !matches!(self.0.observe(id).await, Ok(Observed::Present(_)))
         {
@@ -270,6 +280,7 @@ fn each_defect_fails_its_case() {
         (Defect::KeepsLabelsAndTaints, "labels_and_taints_follow_the_instance"),
         (Defect::IgnoresChangedSecrets, "changed_secret_replaces_the_credentials"),
         (Defect::WritesOtherAnnotations, "written_annotations_have_the_prefix"),
+        (Defect::FollowsWithTheOtherKindOfTargets, "targets_follow_an_invalid_service"),
         (Defect::ReportsForeignAsDone, "foreign_route_is_not_changed"),
     ];
     for (defect, name) in table {

@@ -38,6 +38,18 @@ mod suite {
 }
 
 #[tokio::test]
+async fn remote_provider_skips_only_cases_without_its_features() {
+    let (provider, fixture) = make().await;
+    let report = provider_conformance::run(&provider, &fixture).await;
+    assert!(report.conforms(), "{report}");
+    let skipped: Vec<_> = report.skipped().map(|result| result.name).collect();
+    // Secrets are received by the process that serves the cloud.
+    let expected =
+        ["firewall_follows_targets", "lists_are_read_to_the_last_page", "changed_secret_replaces_the_credentials"];
+    assert_eq!(skipped, expected, "{report}");
+}
+
+#[tokio::test]
 async fn two_processes_share_one_cloud() {
     let cloud = cloud(MockConfig { auto_instances: true, ..MockConfig::default() });
     let (url, server) = served(&cloud).await;

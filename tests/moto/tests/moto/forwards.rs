@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, service, settle, spec, targets, texts};
 use crate::bed::{AwsBed, CLUSTER};
 
-const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
+pub const ACTION: &str = "service.beta.kubernetes.io/actions.TCP-80";
 
 /// Returns the annotation of a Service that sends its traffic to itself and to `green` with these weights.
-fn action((own, green): (u16, u16), port: &Value) -> String {
+pub fn action((own, green): (u16, u16), port: &Value) -> String {
     let green = json!({"serviceName": "green", "servicePort": port, "weight": green});
     json!({"type": "forward", "forwardConfig": {"baseServiceWeight": own, "targetGroups": [green]}}).to_string()
 }

@@ -17,6 +17,7 @@ mod crashes;
 mod creations;
 mod eks;
 mod endpoint_services;
+mod following;
 mod forwards;
 mod gates;
 mod groups;
@@ -68,6 +69,11 @@ fn main() -> std::process::ExitCode {
             endpoint_service_follows_its_service, endpoint_service_survives_crashes,
             deletion_waits_for_consumers_of_an_endpoint_service,
         },
+        following::{
+            targets_follow_an_invalid_request_after_a_restart, targets_of_another_service_follow_an_invalid_request,
+            targets_follow_while_a_change_of_their_kind_is_refused, targets_follow_while_their_load_balancer_is_replaced,
+            elastic_addresses_fit_the_scheme_of_the_existing_load_balancer,
+        },
         forwards::{
             weighted_groups_change_despite_crashes, part_of_the_traffic_is_sent_to_another_service,
             part_of_the_traffic_is_sent_to_pods_of_another_service,
@@ -88,7 +94,6 @@ fn main() -> std::process::ExitCode {
             stack_of_the_controller_survives_the_cleanup_of_its_service,
             rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
-            targets_follow_while_the_request_is_invalid,
             untagged_group_of_nodes_is_only_a_warning,
         },
         creations::{creations_share_their_reads, change_during_a_creation_is_reverted_by_the_next_check},
@@ -130,7 +135,7 @@ fn main() -> std::process::ExitCode {
             load_balancer_is_created_once_when_it_is_visible_late,
             another_process_continues_with_resources_that_are_visible_late,
             deletion_waits_for_tags_that_are_visible_late, named_load_balancer_is_deleted_when_its_tags_are_visible_late,
-            failed_load_balancer_is_created_again, security_groups_are_deleted_after_network_interfaces,
+            failed_load_balancer_is_created_again, deletion_that_another_client_prevents_is_reported, security_groups_are_deleted_after_network_interfaces,
             quota_is_reported_and_affects_nothing_else, full_target_group_follows_its_pods,
             every_page_is_read,
         },

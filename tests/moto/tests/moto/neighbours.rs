@@ -190,26 +190,6 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
     delete(&*balancers, &one.id).await
 }
 
-/// A Service is invalid when another process starts: its targets follow pods nevertheless, and nothing else is changed.
-pub async fn targets_follow_while_the_request_is_invalid(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let one = spec(1, &[("nlb-target-type", "ip")]);
-    let name = one.ports[0].name.clone();
-    settle(&moto, &*new_process(&moto).await?, &one, &endpoints(&name, &[(9, 8080)])).await?;
-    let mut invalid = one.clone();
-    invalid.annotations.insert("service.beta.kubernetes.io/aws-load-balancer-scheme".into(), "public".into());
-    let next = new_process(&moto).await?;
-    ensure!(next.targeting(&invalid).is_err(), "the scheme is valid");
-    let rest = next.without_mistakes(&invalid).context("targets depend on the scheme")?;
-    next.set_targets(&rest, &endpoints(&name, &[(10, 8080), (11, 8080)])).await?;
-    let group = AccountResources::read(&moto).await?.target_groups.remove(0);
-    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
-    let mut ids = texts(&health, "Id");
-    ids.sort();
-    ensure!(ids == ["10.0.16.10", "10.0.16.11"], "{ids:?}");
-    delete(&*next, &one.id).await
-}
-
 /// A load balancer is created, changed and deleted with only the rights of the published policy, and only the tags that
 /// the guide requires.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {

@@ -2,10 +2,12 @@
 //! interfaces that exist after their load balancer, quotas, and pages. The provider creates each resource once, reports
 //! a limit once, and leaks nothing.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Quota, Service};
-use providers::{EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, TargetPort, Targets};
+use providers::{
+    Deletion, EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, TargetPort, Targets,
+};
 
 use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
@@ -125,14 +127,49 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await?;
     check_no_resources(&moto).await?;
 
-    // The setup fails each time: every attempt requests a pause.
+    // The setup fails each time: every attempt requests a pause, and a warning is about all of them.
     moto.proxy.fail_setup(1000);
     let one = spec(1, &[]);
-    for _ in 0..6 {
+    let created = moto.proxy.calls_of("CreateLoadBalancer");
+    let mut warned = false;
+    for call in 0..20 {
         let ensured = balancers.ensure(&one, &all).await?;
         ensure!(matches!(ensured.progress, Progress::After(_)), "{ensured:?}");
+        let warns = ensured.warnings.iter().any(|warning| warning.contains("AWS could not set up the load balancer"));
+        ensure!(warns || !warned, "call {call}: the warning is gone: {ensured:?}");
+        warned |= warns;
     }
+    ensure!(warned, "no warning");
+    let created = moto.proxy.calls_of("CreateLoadBalancer") - created;
+    ensure!((1..=3).contains(&created), "it was created {created} times by 20 calls in a row");
     moto.proxy.fail_setup(0);
+    delete(&*balancers, &one.id).await?;
+    check_no_resources(&moto).await
+}
+
+/// A resource that is in use does not keep a Service in deletion without a word.
+pub async fn deletion_that_another_client_prevents_is_reported(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
+    settle(&moto, &*balancers, &one, &all).await?;
+    let refused = Effect::refused("DependencyViolation", "resource sg-1 has a dependent object");
+    moto.proxy.arm(Fault::always("DeleteSecurityGroup", refused));
+    let mut reported = None;
+    for call in 0..100 {
+        match balancers.delete(&one.id).await {
+            Err(error) => {
+                reported = Some((call, error));
+                break;
+            }
+            Ok(Deletion::InProgress(pause)) => ensure!(!pause.is_zero(), "call {call} requests no pause"),
+            Ok(Deletion::Gone) => bail!("it is deleted"),
+        }
+    }
+    let (call, error) = reported.context("no error")?;
+    ensure!(call > 30, "AWS often takes longer than {call} reads");
+    ensure!(error.kind == ErrorKind::Conflict && error.message.contains("has a dependent object; detach"), "{error:?}");
+    moto.proxy.disarm();
     delete(&*balancers, &one.id).await?;
     check_no_resources(&moto).await
 }

@@ -10,7 +10,7 @@ use crate::balancers::{AccountResources, delete, id, new_process, port, settle, 
 use crate::bed::CLUSTER;
 
 /// Creates a load balancer as a user does, with this value of the cluster's tag; returns its ARN.
-async fn create_as_user(moto: &Moto, name: &str, tag: &str) -> Result<String> {
+pub async fn create_as_user(moto: &Moto, name: &str, tag: &str) -> Result<String> {
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     let parameters = [
         ("Name", name),

@@ -15,9 +15,9 @@ use crate::sharing::{RecordsInMemory, ids, new_process, registered};
 const ALLOWED: &str = "kubernetes.io/allowed-services";
 
 /// A load balancer that a user made, with a target group behind each of some ports.
-struct UsersBalancer {
+pub struct UsersBalancer {
     arn: String,
-    groups: Vec<String>,
+    pub groups: Vec<String>,
 }
 
 /// Creates a target group as a user does.
@@ -39,8 +39,8 @@ async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&s
 }
 
 impl UsersBalancer {
-    async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
-        // The checks of reachability cover only load balancers of Services.
+    pub async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
+        // moto's security groups are about load balancers of Services.
         moto.proxy.open_by_hand(["users".to_owned()].into());
         let key = format!("kubernetes.io/cluster/{CLUSTER}");
         let balancer = [

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::simulation::{CLUSTER, RESYNC, node, service};
 use crate::controllers::service::decide::{self, FINALIZER};
-use crate::controllers::service::decide_action::{Action, Request, Wanted, next_action, previous};
+use crate::controllers::service::decide_action::{Action, Follow, Request, Wanted, next_action, previous};
 use crate::controllers::service::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerState, Pause};
 
 /// The inputs of a decision; each row of the table changes some of them.
@@ -76,10 +76,7 @@ fn pause(situation: &mut Situation, seconds: Option<u64>, throttled: bool) {
 }
 
 fn more_nodes(situation: &mut Situation) {
-    if let Request::Wanted(wanted)
-    | Request::Invalid { last: Some(wanted), .. }
-    | Request::Invalid { rest: Some(wanted), .. } = &mut situation.request
-    {
+    if let Request::Wanted(wanted) | Request::Invalid { last: Some(wanted), .. } = &mut situation.request {
         wanted.targets = Some(targets(&["node-0", "node-1"]));
     }
 }
@@ -87,8 +84,12 @@ fn more_nodes(situation: &mut Situation) {
 fn invalid(situation: &mut Situation) {
     let request = std::mem::replace(&mut situation.request, Request::Nothing);
     let Request::Wanted(wanted) = request else { return };
-    let (last, rest) = if situation.state.last_spec.is_some() { (Some(wanted), None) } else { (None, Some(wanted)) };
-    situation.request = Request::Invalid { error: error(), last, rest };
+    situation.request = if situation.state.last_spec.is_some() {
+        Request::Invalid { error: error(), last: Some(wanted), follow: None }
+    } else {
+        let targets = wanted.targets.expect("nodes");
+        Request::Invalid { error: error(), last: None, follow: Some(Follow { spec: wanted.spec, targets }) }
+    };
 }
 
 /// The name of an action, with the parts that are decided.
@@ -98,6 +99,7 @@ fn name(action: &Action<'_>) -> String {
         Action::Wait(wait) => format!("wait {wait:?}"),
         Action::DeleteWithoutFinalizer => "delete without finalizer".into(),
         Action::CleanUp { clear_status } => format!("clean up, clear: {clear_status}"),
+        Action::Follow(wanted) => format!("follow {}", wanted.targets.nodes.len()),
         Action::RejectUnwatched => "reject unwatched".into(),
         Action::UpdateWhileWaiting { wait, .. } => format!("update, wait {wait:?}"),
         Action::Update { targets, .. } => format!("update {}", targets.nodes.len()),
@@ -175,7 +177,19 @@ fn next_action_follows_from_request_and_state() {
                 invalid(s);
                 s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
             },
-            "update, wait None",
+            "follow 1",
+        ),
+        (
+            "invalid after a restart, after a failed call",
+            after_restart,
+            |s| {
+                invalid(s);
+                s.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+                pause(s, Some(7), false);
+                let spec = Arc::new(decide::spec(&s.service, CLUSTER, &[]).expect("a Service that can work"));
+                s.state.pause.as_mut().expect("a pause").request = Some(spec);
+            },
+            "wait Some(7s)",
         ),
         (
             "invalid after a restart, the same nodes",

@@ -28,8 +28,10 @@ impl LoadBalancers for CrashingCloud {
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         self.cloud.others(spec)
     }
-    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
-        self.cloud.without_mistakes(spec)
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let result = self.cloud.follow_targets(spec, targets).await;
+        self.sim.called(&result).await;
+        result
     }
     fn starts_empty(&self, id: &LoadBalancerId) {
         lock(&self.sim.started_empty).push(id.name.clone());

@@ -487,6 +487,54 @@ async fn targets_follow_the_nodes_when_the_request_is_invalid_after_a_restart() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn endpoints_follow_although_the_kind_of_targets_is_invalid_after_a_restart() {
+    let sim = Simulation::new(MockConfig::default());
+    sim.set_endpoints(vec![endpoint(1)]);
+    let mut web = service("web");
+    annotated(&mut web, &[("mock.cloud/targets", "endpoints")]);
+    sim.create(web);
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    process.crash().await;
+    sim.change(&key("web"), |service| annotated(service, &[("mock.cloud/targets", "pods")]));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    for count in [3, 1] {
+        sim.set_endpoints((1..=count).map(endpoint).collect());
+        process.endpoints_changed(&key("web"));
+        pass(5.0).await;
+        assert_eq!(targets(&sim), usize::from(count), "targets follow the endpoints");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn targets_of_an_invalid_service_are_retried_with_backoff_after_a_restart() {
+    let (sim, process) = with_load_balancer().await;
+    process.crash().await;
+    sim.change(&key("web"), |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
+    sim.set_nodes(vec![node("node-9")]);
+    sim.cloud
+        .add_fault(Fault::always(Pattern::One(Operation::SetTargets), Effect::Throttle { after_millis: None }))
+        .expect("a fault");
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    let calls = || sim.cloud.snapshot().calls[&Operation::SetTargets].calls;
+    let before = calls();
+    // Changes of nodes do not break through the throttling.
+    for number in 0..20 {
+        sim.set_nodes(vec![node(&format!("node-{number}"))]);
+        process.nodes_changed();
+        pass(30.0).await;
+    }
+    assert!((3..=8).contains(&(calls() - before)), "{} calls in ten minutes", calls() - before);
+    sim.cloud.clear_faults();
+    pass(600.0).await;
+    assert_eq!(targets(&sim), 1);
+    let found = &sim.cloud.snapshot().balancers[0].targets[0].target;
+    assert!(format!("{found:?}").contains("node-19"), "{found:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn targets_stay_while_objects_cannot_be_decoded() {
     let (sim, process) = with_load_balancer().await;
     sim.set_nodes(vec![node("node-1"), node("node-2")]);

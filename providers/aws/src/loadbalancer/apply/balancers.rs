@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{Listings, Shared};
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::group_locks::Groups;
+use crate::loadbalancer::model::following::Following;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, BalancerStates};
 use crate::loadbalancer::observed::certificates::Certificates;
 use crate::loadbalancer::observed::classic::ClassicNames;
@@ -47,6 +48,8 @@ pub(crate) struct Balancers {
     /// Services that move from a Classic Load Balancer; true once their status has the address of the new load
     /// balancer.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
+    /// The target groups of invalid Services whose targets follow, until a call fails.
+    pub(super) following: std::sync::Mutex<HashMap<LoadBalancerId, Following>>,
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first reconcile; unset in a process that has never led.
     begun: OnceLock<Instant>,
@@ -96,6 +99,7 @@ impl Balancers {
             groups: Groups::default(),
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
+            following: std::sync::Mutex::default(),
             records: OnceLock::new(),
             begun: OnceLock::new(),
             visible,

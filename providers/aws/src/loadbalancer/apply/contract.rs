@@ -1,7 +1,6 @@
 //! The provider interface for load balancers, implemented by Network Load Balancers.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use providers::{
@@ -11,7 +10,7 @@ use providers::{
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::apply::targets::Access;
+use crate::loadbalancer::apply::targets::{Access, retry_pending};
 use crate::loadbalancer::apply::{calls, leaks, readiness_gates};
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::report::{instances, report};
@@ -39,10 +38,6 @@ impl LoadBalancers for Balancers {
 
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError> {
         annotations::read(spec, &self.policy).map(|(targeting, _)| targeting)
-    }
-
-    fn without_mistakes(&self, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
-        annotations::without_mistakes(spec, &self.policy)
     }
 
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
@@ -73,6 +68,8 @@ impl LoadBalancers for Balancers {
         let session = self.sessions.get()?;
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
+        drop(self.stop_following(&spec.id));
+        state.begin(false);
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
@@ -80,7 +77,7 @@ impl LoadBalancers for Balancers {
             // Targets are still updated when pods and nodes change: traffic must not depend on another change that AWS
             // refuses.
             if !matches!(error.kind, ErrorKind::Throttled { .. })
-                && let Err(error) = self.update_existing_targets(&work, &mut state).await
+                && let Err(error) = self.update_existing_targets(spec, &work, &mut state).await
                 && !error.is_not_found()
             {
                 tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
@@ -103,17 +100,34 @@ impl LoadBalancers for Balancers {
         })
     }
 
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(BTreeSet::new()) };
+        let session = self.sessions.get()?;
+        let state = self.states.get(&spec.id);
+        let mut state = state.lock().await;
+        state.forget_created();
+        let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        self.follow(spec, &work, &mut state).await.map_err(|error| match error.kind {
+            ErrorKind::Invalid => to_retryable(error),
+            _ => error,
+        })
+    }
+
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
-        let settings = self.settings(spec)?;
+        // Pods of an invalid Service wait for their targets, too.
+        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(Vec::new()) };
         let session = self.sessions.get()?;
         let state = self.states.get(&spec.id);
         let mut state = state.lock().await;
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
         if state.known.is_none() {
-            self.find_groups(&work, &mut state).await?;
+            drop(self.find_groups(&work, &mut state).await?);
         }
-        let known = state.known.clone().unwrap_or_default();
+        let Some(known) = &state.known else {
+            return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
+        };
+        let known = known.clone();
         drop(state);
         readiness_gates::read_gates(&session, &spec.id, &known).await
     }
@@ -154,9 +168,13 @@ impl LoadBalancers for Balancers {
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
         let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();
+        drop(self.stop_following(id));
+        state.begin(true);
         let result = self.remove(&session, id, &user_groups, &mut state).await;
-        if result == Ok(Deletion::Gone) {
-            self.states.remove(id);
+        match result {
+            Ok(Deletion::Gone) => self.states.remove(id),
+            Ok(Deletion::InProgress(_)) if state.is_stuck() => return Err(stuck(&state)),
+            _ => {}
         }
         result.map_err(to_retryable)
     }
@@ -202,7 +220,10 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         if state.known.is_none() {
-            self.find_groups(work, state).await?;
+            self.find_groups_and_follow(spec, work, state).await?;
+            if state.known.is_none() {
+                return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
+            }
         }
         let Access { needs_stack, pending } = self.open_nodes(work, state).await?;
         if needs_stack {
@@ -222,17 +243,6 @@ impl Balancers {
     }
 }
 
-/// Returns an error that makes the caller retry while the security groups of new pods are not known: their targets are
-/// registered and get no traffic yet.
-fn retry_pending(pending: &BTreeSet<IpAddr>) -> Result<(), CloudError> {
-    let Some(first) = pending.first() else { return Ok(()) };
-    let message = match pending.len() {
-        1 => format!("no network interface has the address {first} of a pod yet"),
-        number => format!("no network interfaces have the addresses of {number} pods yet, such as {first}"),
-    };
-    Err(CloudError::new(ErrorKind::Transient, "DescribeNetworkInterfaces", message))
-}
-
 /// Converts an error kind that callers would not retry to one that they retry.
 fn to_retryable(error: CloudError) -> CloudError {
     match error.kind {
@@ -242,4 +252,15 @@ fn to_retryable(error: CloudError) -> CloudError {
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,
     }
+}
+
+/// Returns the error about a deletion that AWS does not finish.
+fn stuck(state: &BalancerState) -> CloudError {
+    let fix = "detach the load balancer's security group from network interfaces that are not its own, remove rules of other \
+               security groups that refer to it, and listeners of others that use its target groups";
+    let message = match &state.in_use {
+        Some(refusal) => format!("another client uses a resource of the load balancer: {refusal}; {fix}"),
+        None => format!("AWS has not finished the deletion of the load balancer; {fix}"),
+    };
+    CloudError::new(ErrorKind::Conflict, "DeleteLoadBalancer", message)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use providers::{CloudError, Ensured, ErrorKind, LoadBalancerSpec, LoadBalancerStatus, Progress};
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::classic::later;
 use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
+use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::{diff, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, Opening};
@@ -18,7 +20,7 @@ use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::report::ingress;
-use crate::loadbalancer::observed::stack::ObservedStack;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
@@ -30,6 +32,9 @@ use crate::session::Session;
 /// Maximum number of consecutive plans in one `ensure`: each plan needs ids of resources that the previous one created.
 const ROUNDS: usize = 6;
 
+/// Time until the next read while another client uses a resource that should be deleted.
+const IN_USE_PAUSE: Duration = Duration::from_secs(300);
+
 /// The progress of plans.
 #[derive(Debug, Default)]
 struct PlanProgress {
@@ -39,6 +44,8 @@ struct PlanProgress {
     exchanging: BTreeSet<u16>,
     /// Changes to resources that were in the desired state before.
     done: Vec<String>,
+    /// The refusal of the deletion of a resource that is in use.
+    in_use: Option<String>,
 }
 
 impl PlanProgress {
@@ -49,20 +56,34 @@ impl PlanProgress {
         }
     }
 
+    /// Returns the time until the next read.
+    fn pause(&self, state: &mut BalancerState) -> Duration {
+        if self.in_use.is_some() && state.is_stuck() { IN_USE_PAUSE } else { state.pause() }
+    }
+
     /// Returns warnings about applied steps; `settled`: everything was in the desired state before.
-    fn warnings(&self, settled: bool, overdue: bool) -> Vec<String> {
-        let mut warnings = Vec::new();
+    fn warnings(&self, settled: bool, state: &BalancerState) -> Vec<String> {
+        let mut warnings: Vec<String> = state.setup_warning().into_iter().collect();
         if settled && !self.done.is_empty() {
             warnings.push(format!("changes by another client were undone: {}", self.done.join("; ")));
         }
-        if overdue && !self.exchanging.is_empty() {
+        if state.is_overdue() && !self.exchanging.is_empty() {
             let ports = self.exchanging.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
             warnings.push(format!(
                 "traffic of port {ports} stays on its target group until the new one has a healthy target"
             ));
         }
+        if let Some(refusal) = self.in_use.as_ref().filter(|_| state.is_stuck()) {
+            warnings.push(format!("a former resource is not deleted, because another client uses it: {refusal}"));
+        }
         warnings
     }
+}
+
+/// Returns the warning about a load balancer that AWS could not set up.
+pub(super) fn failed_setup_warning(failed: &ObservedBalancer) -> String {
+    let reason = if failed.reason.is_empty() { "AWS gives no reason" } else { &failed.reason };
+    format!("AWS could not set up the load balancer {}, which is deleted and created again: {reason}", failed.name)
 }
 
 /// The observed state of a Service.
@@ -84,27 +105,23 @@ impl Balancers {
     ) -> Result<Ensured, CloudError> {
         let settings = self.resolved(work).await?;
         let work = &Work { settings: &settings, ..*work };
-        let session = work.session;
-        let id = work.id;
+        let Work { session, id, .. } = *work;
         let mut group = self.lock_group(work).await?;
         let Observed { listing, mut observed, being_deleted, is_own_creation } =
             self.observe_stack(spec, work, state).await?;
         if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.shared)) {
             self.create_group_balancer(work, created, state).await?;
-            let old = observed.balancers.first().and_then(ingress);
-            let status = LoadBalancerStatus { ingress: old.into_iter().collect() };
-            return Ok(Ensured { progress: Progress::After(state.pause()), ..Ensured::settled(status) });
+            let pause = state.setup_pause(Instant::now()).unwrap_or_default().max(state.pause());
+            return self.wait_for_creation(spec, work, (&listing, &observed), pause, state).await;
         }
         let network = self.networks.network(session).await?;
         let nodes = self.target_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &observed).await?;
         warnings.extend(unopened_targets_warning(session, &nodes.undecided));
         warnings.extend(self.warn_of_group(work, &observed));
-        let waits_for_tags = self.find_name_conflict(work, &listing, &desired.balancer.name, &observed, state)?;
-        if waits_for_tags || being_deleted.contains(&desired.balancer.name) {
-            // The load balancer that has the name is being deleted, or its tags are not visible yet.
-            let progress = Progress::After(state.pause());
-            return Ok(Ensured { progress, ..Ensured::settled(LoadBalancerStatus::default()) });
+        let current = (&observed, being_deleted.as_slice());
+        if let Some(pause) = self.pause_before_creation(work, &listing, &desired.balancer.name, current, state)? {
+            return self.wait_for_creation(spec, work, (&listing, &observed), pause, state).await;
         }
         let opening = Opening { groups: nodes.groups.clone(), ports: node_rules::ports(&desired) };
         let settled = state.settled.as_ref() == Some(spec);
@@ -118,10 +135,7 @@ impl Balancers {
         let (applied, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         state.opening = opening;
-        warnings.extend(applied.warnings(settled, state.is_overdue()).into_iter().chain(notices));
         state.remember_groups(id, &desired, &observed);
-        let balancer = observed.balancer(&desired.balancer.name);
-        let status = LoadBalancerStatus { ingress: balancer.and_then(ingress).into_iter().collect() };
         // Until now, the load balancer reached nodes by the shared group; the next call removes the group from the load
         // balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
@@ -130,13 +144,74 @@ impl Balancers {
         } else if is_own_creation {
             Progress::After(state.pause_for_setup())
         } else {
-            Progress::After(state.pause())
+            Progress::After(applied.pause(state))
         };
+        warnings.extend(applied.warnings(settled, state).into_iter().chain(notices));
+        let ingress = observed.balancer(&desired.balancer.name).and_then(ingress).into_iter().collect();
+        if progress != Progress::Settled {
+            let described = desired.groups().filter_map(|group| observed.target_group(&group.name));
+            let described = described.map(|group| group.arn.clone()).collect();
+            self.follow_former_groups(spec, work, (&listing, &observed), &described, state).await?;
+        }
         if is_own_creation {
             state.keep_created(observed, spec, progress);
         }
-        let ensured = Ensured { progress, warnings, ..Ensured::settled(status) };
+        let ensured = Ensured { progress, warnings, ..Ensured::settled(LoadBalancerStatus { ingress }) };
         Ok(if nodes.pending.is_empty() { ensured } else { later(ensured, MISS_PERIOD) })
+    }
+
+    /// Returns the time until the load balancer may be created; `None` if it exists, or may be created now.
+    fn pause_before_creation(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        name: &str,
+        (observed, being_deleted): (&ObservedStack, &[String]),
+        state: &mut BalancerState,
+    ) -> Result<Option<Duration>, CloudError> {
+        let waits_for_tags = self.find_name_conflict(work, listing, name, observed, state)?;
+        if waits_for_tags || being_deleted.iter().any(|one| one == name) {
+            // Its name is free once it is deleted.
+            return Ok(Some(state.pause()));
+        }
+        match observed.balancer(name) {
+            Some(failed) if failed.state == State::Failed && !failed.shared => {
+                state.record_failed_setup(failed_setup_warning(failed), Instant::now());
+                Ok(None)
+            }
+            Some(_) => Ok(None),
+            None => Ok(state.setup_pause(Instant::now())),
+        }
+    }
+
+    /// Returns the result while the load balancer cannot be created yet: former ones serve.
+    async fn wait_for_creation(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        (listing, observed): (&Listing, &ObservedStack),
+        pause: Duration,
+        state: &mut BalancerState,
+    ) -> Result<Ensured, CloudError> {
+        self.follow_former_groups(spec, work, (listing, observed), &BTreeSet::new(), state).await?;
+        let serving = observed.balancers.iter().find(|one| one.state != State::Failed).and_then(ingress);
+        let status = LoadBalancerStatus { ingress: serving.into_iter().collect() };
+        let warnings = state.setup_warning().into_iter().collect();
+        Ok(Ensured { progress: Progress::After(pause), warnings, ..Ensured::settled(status) })
+    }
+
+    /// Updates the targets of target groups other than the `described` ones, which are being replaced: until then they get
+    /// traffic. A new load balancer takes minutes, and a new target group may never have a healthy target.
+    async fn follow_former_groups(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        (listing, observed): (&Listing, &ObservedStack),
+        described: &BTreeSet<String>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let followed = (described, NodePorts::OfGroups);
+        self.follow_undescribed(spec, work, (observed, listing), followed, state).await
     }
 
     /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible
@@ -324,16 +399,19 @@ impl Balancers {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
                     done: applied.done,
+                    in_use: None,
                 });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
-            let mut blocked = false;
+            applied.in_use = None;
             let mut full = None;
             for step in &plan.steps {
                 match self.step_or_detour(caller, step, observed, state).await {
                     // There may be room after other targets are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
-                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => blocked = true,
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
+                        applied.in_use = Some(error.message);
+                    }
                     step => applied.add(&step?),
                 }
             }
@@ -341,7 +419,9 @@ impl Balancers {
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }
-            if blocked {
+            // The plan deleted a load balancer that AWS could not set up: the next one is created after a pause.
+            let pauses = state.setup_pause(Instant::now()).is_some();
+            if pauses || applied.in_use.is_some() {
                 break;
             }
         }

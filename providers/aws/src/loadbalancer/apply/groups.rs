@@ -16,6 +16,7 @@ use crate::client::Class;
 use crate::loadbalancer::apply::backend_group::create_group;
 use crate::loadbalancer::apply::balancers::{Balancers, Work, name_taken};
 use crate::loadbalancer::apply::calls::{self, revoke};
+use crate::loadbalancer::apply::ensure::failed_setup_warning;
 use crate::loadbalancer::apply::group_locks::Created;
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::names;
@@ -90,17 +91,14 @@ impl Balancers {
         // Another Service may have created it since the last listing.
         let listing = self.inventory.listing_since(session, Instant::now()).await?;
         if let Some(listed) = find(session, &listing, &name) {
-            if listed.state == State::Failed {
-                delete_balancer(session, &listed.arn).await?;
-            }
-            return Ok(());
+            return delete_failed(session, listed, state).await;
         }
         let foreign = |one: &&ObservedBalancer| !ownership::is_incomplete(&one.tags, &session.cluster);
         if let Some(other) = listing.balancer(&name).filter(foreign) {
             return Err(name_taken(other));
         }
         let now = Instant::now();
-        if created.balancer.is_some_and(|at| now < at + VISIBLE) {
+        if created.balancer.is_some_and(|at| now < at + VISIBLE) || state.setup_pause(now).is_some() {
             return Ok(());
         }
         created.add_user(id, now);
@@ -355,6 +353,19 @@ async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudE
         Err(error) if error.is_not_found() || error.kind == ErrorKind::Conflict => Ok(()),
         response => response.map(drop),
     }
+}
+
+/// Deletes a load balancer that AWS could not set up; another one is created after a pause.
+async fn delete_failed(
+    session: &Session,
+    listed: &ObservedBalancer,
+    state: &mut BalancerState,
+) -> Result<(), CloudError> {
+    if listed.state != State::Failed {
+        return Ok(());
+    }
+    state.record_failed_setup(failed_setup_warning(listed), Instant::now());
+    delete_balancer(session, &listed.arn).await
 }
 
 async fn delete_balancer(session: &Session, arn: &str) -> Result<(), CloudError> {

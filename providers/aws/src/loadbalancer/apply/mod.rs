@@ -10,6 +10,7 @@ mod classic_leaks;
 mod contract;
 mod endpoint_service;
 mod ensure;
+mod following;
 mod group_locks;
 mod groups;
 mod leaks;

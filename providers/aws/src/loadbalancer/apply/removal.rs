@@ -102,9 +102,12 @@ impl Balancers {
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
+            state.in_use = None;
             for step in &steps {
                 match self.step(&mut caller, step, &mut observed, state).await {
-                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}
+                    Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
+                        state.in_use = Some(error.message);
+                    }
                     result => result?,
                 }
             }

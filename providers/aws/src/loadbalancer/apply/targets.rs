@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use providers::{CloudError, ErrorKind, LoadBalancerId};
+use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetGroups;
 use crate::loadbalancer::apply::{calls, target_records};
+use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::target_change::{Sharing, TargetChanges, plan_changes};
 use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
@@ -147,19 +149,35 @@ impl Balancers {
         Ok(caller.warnings)
     }
 
-    /// Finds the desired target groups that a Service's load balancer forwards to, and the user's target groups.
+    /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of the
+    /// user. Returns all that was observed of the load balancer.
     ///
-    /// If AWS refuses changes of a load balancer, the load balancer may lack listeners, or have groups of another kind.
-    /// Such groups are left out.
-    pub(super) async fn find_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
+    /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
+    /// left out.
+    pub(super) async fn find_groups(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(ObservedStack, Arc<Listing>), CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
-        let mut groups = self.find_own_groups(work, &listing, state).await?;
+        let (mut groups, observed) = self.find_own_groups(work, &listing, state).await?;
         groups.extend(self.find_usable_user_groups(work, &listing).await?);
-        if groups.is_empty() {
-            return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
-        }
-        state.known = Some(groups);
-        Ok(())
+        state.known = Some(groups).filter(|groups| !groups.is_empty());
+        Ok((observed, listing))
+    }
+
+    /// Finds target groups as [`find_groups`](Self::find_groups), and updates the targets of all others to which a load
+    /// balancer of the Service sends traffic.
+    pub(super) async fn find_groups_and_follow(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let (observed, listing) = self.find_groups(work, state).await?;
+        let described = state.known.iter().flatten().map(|group| group.arn.clone()).collect();
+        let followed = (&described, NodePorts::Current);
+        self.follow_undescribed(spec, work, (&observed, &listing), followed, state).await
     }
 
     async fn find_own_groups(
@@ -167,50 +185,56 @@ impl Balancers {
         work: &Work<'_>,
         listing: &Listing,
         state: &BalancerState,
-    ) -> Result<Vec<KnownGroup>, CloudError> {
-        if work.settings.listeners.is_empty() {
-            return Ok(Vec::new());
-        }
+    ) -> Result<(Vec<KnownGroup>, ObservedStack), CloudError> {
         let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         observed.remove_deleting(&state.deleting);
         self.add_user_balancer(work, listing, &mut observed)?;
         self.add_group(work, listing, &mut observed);
         if observed.balancers.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), observed));
         }
         calls::details(work.session, &mut observed, false).await?;
         self.read_records(work, &mut observed).await?;
-        let Some(existing) = build::existing(work.settings, work.id, &observed) else { return Ok(Vec::new()) };
-        let groups = without_duplicates(forwarded(work.settings, work.id, existing, &observed));
-        let usable =
-            |group: &KnownGroup| group.target_type == work.settings.target_type && requested(work, group).is_some();
-        Ok(groups.into_iter().filter(usable).collect())
+        let existing = build::existing(work.settings, work.id, &observed);
+        let forwarded = existing.map(|existing| forwarded(work.settings, work.id, existing, &observed));
+        let usable = |group: &KnownGroup| {
+            let is_of_type = group.target_type == work.settings.target_type && work.settings.alb.is_none();
+            is_of_type && requested(work, group).is_some()
+        };
+        let groups = without_duplicates(forwarded.unwrap_or_default());
+        Ok((groups.into_iter().filter(usable).collect(), observed))
     }
 
     /// Keeps targets current although the load balancer could not be brought to the desired state.
     pub(super) async fn update_existing_targets(
         &self,
+        spec: &LoadBalancerSpec,
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        if work.settings.alb.is_some() {
-            return Ok(());
-        }
         let (is_alone, updated) = self.update_classic(work, state).await;
         if is_alone {
             return updated;
         }
-        let groups = self.update_existing_groups(work, state).await;
+        let groups = self.update_existing_groups(spec, work, state).await;
         updated.and(groups)
     }
 
-    async fn update_existing_groups(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<(), CloudError> {
-        self.find_groups(work, state).await?;
+    async fn update_existing_groups(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let undescribed = self.find_groups_and_follow(spec, work, state).await;
+        if state.known.is_none() {
+            return undescribed;
+        }
         let opened = self.open_nodes(work, state).await;
         self.update_targets(work, state).await?;
         // The next call starts from the state in AWS.
         state.known = None;
-        opened.map(drop)
+        opened.map(drop).and(undescribed)
     }
 
     /// Opens the security groups of new targets, and for new ports the security groups of all targets.
@@ -265,4 +289,15 @@ fn forwarded(
         groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, observed.target_group_by_arn(arn)?))));
     }
     groups
+}
+
+/// Returns an error that makes the caller retry while the security groups of new pods are not known: their targets are
+/// registered and get no traffic yet.
+pub(super) fn retry_pending(pending: &BTreeSet<IpAddr>) -> Result<(), CloudError> {
+    let Some(first) = pending.first() else { return Ok(()) };
+    let message = match pending.len() {
+        1 => format!("no network interface has the address {first} of a pod yet"),
+        number => format!("no network interfaces have the addresses of {number} pods yet, such as {first}"),
+    };
+    Err(CloudError::new(ErrorKind::Transient, "DescribeNetworkInterfaces", message))
 }

@@ -251,9 +251,19 @@ impl Balancers {
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
+    /// Reads the targets of a target group that a user made, for its port of the Service.
+    pub(super) async fn read_known_user_group(
+        &self,
+        work: &Work<'_>,
+        port: u16,
+        group: &ObservedTargetGroup,
+    ) -> Result<KnownGroup, CloudError> {
+        Ok(self.read_user_group(work.session, work.id, port, group).await?.group)
+    }
+
     /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: the
     /// Service names such groups.
-    async fn find_registrations(
+    pub(super) async fn find_registrations(
         &self,
         session: &Session,
         (id, names_groups): (&LoadBalancerId, bool),

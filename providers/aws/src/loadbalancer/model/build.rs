@@ -10,6 +10,7 @@ use crate::loadbalancer::observed::network::instance_id;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
+use crate::loadbalancer::spec::annotations::{Misfit, misfit};
 use crate::loadbalancer::spec::settings::{
     Backend, Families, Group, GroupSettings, ListenerSettings, Other, SecurityGroups, Settings,
 };
@@ -85,6 +86,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
             (shared.subnets.clone(), shared.address_type == AddressType::Dualstack)
         }
         None => {
+            check_addresses(settings, existing, scheme)?;
             check_security_groups(settings, existing, &mut warnings)?;
             choose_subnets(settings, inputs, existing, scheme)?
         }
@@ -167,6 +169,19 @@ fn check_ports(settings: &Settings, shared: &ObservedBalancer) -> Result<(), Clo
         }
         None => Ok(()),
     }
+}
+
+/// Checks the requested addresses against the scheme of a load balancer whose Service sets none. Upstream: Load Balancer
+/// Controller, buildLoadBalancerScheme: it is then that of the existing load balancer, and internal for a new one.
+fn check_addresses(settings: &Settings, existing: Option<&ObservedBalancer>, scheme: Scheme) -> Result<(), CloudError> {
+    let misfit = misfit(scheme, &settings.allocations, &settings.private_v4).filter(|_| settings.scheme.is_none());
+    let Some(Misfit { suffix, value, fix }) = misfit else { return Ok(()) };
+    let reason = match existing {
+        Some(existing) => format!("the load balancer {} is {}", existing.name, scheme.as_str()),
+        None => format!("a new load balancer is {}", scheme.as_str()),
+    };
+    let fix = format!("{fix}; {reason}, as annotation {PREFIX}scheme is missing");
+    Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), &value, &fix))
 }
 
 /// Checks the settings for security groups against the existing load balancer. AWS cannot change later whether it has
@@ -339,6 +354,12 @@ fn group(
     if requested.backend.is_some() {
         // Only this tag identifies the Service that the target group's targets belong to.
         tags.insert(names::RESOURCE.into(), part);
+    }
+    let labels = Some(&settings.node_labels).filter(|_| kind == TargetType::Instance);
+    let had_labels = inputs.observed.target_group(&name).is_some_and(|one| one.tags.contains_key(names::NODE_LABELS));
+    // The empty value replaces labels that are no longer required.
+    if let Some(labels) = labels.filter(|labels| had_labels || !labels.is_empty()) {
+        tags.insert(names::NODE_LABELS.into(), names::node_labels_tag(labels));
     }
     TargetGroup {
         name,

@@ -5,6 +5,7 @@ pub(super) mod certificates;
 pub(super) mod classic;
 pub(super) mod diff;
 pub(super) mod endpoint_service;
+pub(super) mod following;
 pub(super) mod node_rules;
 pub(super) mod range_rules;
 pub(super) mod subnets;

@@ -23,6 +23,16 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 /// Number of reads whose pauses together exceed a minute.
 const OVERDUE_READS: u32 = 12;
 
+/// Number of reads after which AWS will hardly finish by itself: about ten minutes. Network interfaces of a deleted load
+/// balancer exist for a few minutes.
+const STUCK_READS: u32 = 60;
+
+/// Pause before a load balancer is created again after AWS could not set it up; it doubles up to [`MAX_SETUP_PAUSE`].
+const FIRST_SETUP_PAUSE: Duration = Duration::from_secs(2);
+
+/// Maximum of this pause.
+const MAX_SETUP_PAUSE: Duration = Duration::from_secs(300);
+
 /// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and
 /// one listing then covers all Services that were created in the meantime.
 const SETUP_PAUSE: Duration = Duration::from_secs(2);
@@ -140,6 +150,14 @@ pub(crate) struct BalancerState {
     pub settled: Option<LoadBalancerSpec>,
     /// Number of consecutive reads while AWS works on a change.
     waits: u32,
+    /// It is being deleted: the reads are those of the deletion.
+    is_deletion: bool,
+    /// The last refusal of a deletion because the resource is in use.
+    pub in_use: Option<String>,
+    /// Setups of the load balancer that failed in a row.
+    failed_setups: u32,
+    /// The time before which it is not created again, and the reason.
+    next_setup: Option<(Instant, String)>,
 }
 
 impl BalancerState {
@@ -232,9 +250,43 @@ impl BalancerState {
         self.waits >= OVERDUE_READS
     }
 
+    /// Begins or continues a deletion (`true`) or a change: the reads of the other one do not count.
+    pub(crate) fn begin(&mut self, is_deletion: bool) {
+        if std::mem::replace(&mut self.is_deletion, is_deletion) != is_deletion {
+            self.waits = 0;
+            self.in_use = None;
+        }
+    }
+
+    /// Returns true if AWS will hardly finish without a change by a user.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.waits >= STUCK_READS
+    }
+
+    /// Records that AWS could not set up the load balancer: another one is created after a pause.
+    pub(crate) fn record_failed_setup(&mut self, reason: String, now: Instant) {
+        let pause = FIRST_SETUP_PAUSE * 2_u32.pow(self.failed_setups.min(16));
+        self.failed_setups = self.failed_setups.saturating_add(1);
+        self.next_setup = Some((now + pause.min(MAX_SETUP_PAUSE), reason));
+    }
+
+    /// Returns the time until the load balancer may be created again.
+    pub(crate) fn setup_pause(&self, now: Instant) -> Option<Duration> {
+        let (next, _) = self.next_setup.as_ref()?;
+        Some(next.saturating_duration_since(now)).filter(|pause| !pause.is_zero())
+    }
+
+    /// Returns the reason for which AWS could not set up the load balancer, until one is set up.
+    pub(crate) fn setup_warning(&self) -> Option<String> {
+        self.next_setup.as_ref().map(|(_, reason)| reason.clone())
+    }
+
     /// Records that AWS has finished, and everything is in the desired state.
     pub(crate) fn settle(&mut self, spec: &LoadBalancerSpec) -> Progress {
         self.waits = 0;
+        self.in_use = None;
+        self.failed_setups = 0;
+        self.next_setup = None;
         self.settled = Some(spec.clone());
         Progress::Settled
     }
@@ -352,6 +404,23 @@ mod tests {
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
         assert_eq!(state.settle(&samples::spec(&[])), Progress::Settled);
         assert!(!state.is_overdue());
+    }
+
+    #[test]
+    fn pause_after_failed_setups_grows_until_one_succeeds() {
+        let mut state = BalancerState::default();
+        let now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            state.record_failed_setup("no".into(), now);
+            pauses.push(state.setup_pause(now).map(|pause| pause.as_secs()));
+        }
+        assert_eq!(pauses[..3], [Some(2), Some(4), Some(8)]);
+        assert_eq!(pauses[9], Some(300));
+        assert_eq!(state.setup_pause(now + MAX_SETUP_PAUSE), None);
+        assert_eq!(state.setup_warning().as_deref(), Some("no"));
+        state.settle(&samples::spec(&[]));
+        assert_eq!((state.setup_pause(now), state.setup_warning()), (None, None));
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(crate) fn balancer(from: &elb::LoadBalancer) -> Option<ObservedBalancer> {
         name: text(from.load_balancer_name()),
         dns: text(from.dns_name()).to_ascii_lowercase(),
         state,
+        reason: from.state().and_then(|state| state.reason()).unwrap_or_default().to_owned(),
         scheme: from.scheme().and_then(|scheme| Scheme::parse(scheme.as_str())).unwrap_or(Scheme::InternetFacing),
         address_type: from
             .ip_address_type()

@@ -28,6 +28,8 @@ pub(crate) struct ObservedBalancer {
     pub name: String,
     pub dns: String,
     pub state: State,
+    /// AWS's reason for the state; mostly empty.
+    pub reason: String,
     pub scheme: Scheme,
     pub address_type: AddressType,
     pub subnets: Vec<Mapping>,
@@ -493,6 +495,7 @@ fn new_balancer(balancer: &Balancer, made: &CreatedResource) -> ObservedBalancer
         name: balancer.name.clone(),
         dns: made.dns.clone(),
         state: State::Provisioning,
+        reason: String::new(),
         scheme: balancer.scheme,
         address_type: balancer.address_type,
         subnets: balancer.subnets.clone(),

@@ -84,18 +84,6 @@ pub(crate) const KNOWN: [&str; 63] = [
     "endpoint-service-private-dns-name",
 ];
 
-/// Prefixes of annotations that decide which targets a Service has, or who else uses its target groups. If one of these
-/// were ignored, targets could be registered or deregistered by mistake.
-const OF_TARGETS: [&str; 7] = [
-    "application-load-balancer",
-    "arn",
-    "group",
-    "multi-cluster-target-group",
-    "target-group-arn.",
-    "target-node-labels",
-    "type",
-];
-
 /// Returns the other Services that forward actions name.
 pub(crate) fn forwarded_services(spec: &LoadBalancerSpec) -> BTreeSet<String> {
     let actions = spec.annotations.iter().filter(|(key, _)| key.starts_with(ACTIONS));
@@ -106,10 +94,6 @@ pub(crate) fn forwarded_services(spec: &LoadBalancerSpec) -> BTreeSet<String> {
 pub(crate) struct Reading<'a> {
     annotations: &'a BTreeMap<String, String>,
     errors: Vec<String>,
-    /// Annotations with mistakes.
-    wrong: BTreeSet<String>,
-    /// A mistake is in a field, or in an annotation that decides about targets.
-    misleads_targets: bool,
     /// Values that are mistakes unless a Classic Load Balancer serves the Service.
     classic_only: Vec<String>,
     /// Valid values without any effect.
@@ -119,14 +103,8 @@ pub(crate) struct Reading<'a> {
 impl<'a> Reading<'a> {
     /// Creates a reading with a warning for each unknown annotation: most of them are misspelled.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
-        let mut reading = Self {
-            annotations: &spec.annotations,
-            errors: Vec::new(),
-            wrong: BTreeSet::new(),
-            misleads_targets: false,
-            classic_only: Vec::new(),
-            warnings: Vec::new(),
-        };
+        let mut reading =
+            Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };
         for key in spec.annotations.keys() {
             let Some(suffix) = key.strip_prefix(PREFIX) else { continue };
             let known = |known: &str| known == suffix || (known.ends_with('.') && suffix.starts_with(known));
@@ -154,18 +132,11 @@ impl<'a> Reading<'a> {
 
     /// Records a wrong value: its annotation, the value, and the fix.
     pub(crate) fn refuse(&mut self, suffix: &str, value: &str, fix: &str) {
-        self.misleads_targets |= OF_TARGETS.iter().any(|one| suffix.starts_with(one));
-        self.refuse_key(format!("{PREFIX}{suffix}"), value, fix);
+        self.refuse_key(&format!("{PREFIX}{suffix}"), value, fix);
     }
 
-    fn refuse_key(&mut self, key: String, value: &str, fix: &str) {
-        self.errors.push(CloudError::invalid_annotation(&key, value, fix).message);
-        self.wrong.insert(key);
-    }
-
-    /// Returns the annotations without which the Service has no mistakes; `None` if its targets depend on a mistake.
-    pub(crate) fn removable_mistakes(self) -> Option<BTreeSet<String>> {
-        Some(self.wrong).filter(|_| !self.misleads_targets)
+    fn refuse_key(&mut self, key: &str, value: &str, fix: &str) {
+        self.errors.push(CloudError::invalid_annotation(key, value, fix).message);
     }
 
     /// Records a value that only a Classic Load Balancer can have.
@@ -187,7 +158,7 @@ impl<'a> Reading<'a> {
         match actions::parse(value) {
             Ok(spread) => Some(spread),
             Err(fix) => {
-                self.refuse_key(key, value, &fix);
+                self.refuse_key(&key, value, &fix);
                 None
             }
         }
@@ -195,7 +166,7 @@ impl<'a> Reading<'a> {
 
     /// Records a mistake in a listener's forward action: the part, and the fix.
     pub(crate) fn refuse_action(&mut self, protocol: &str, port: u16, what: &str, fix: &str) {
-        self.refuse_key(format!("{ACTIONS}{protocol}-{port}"), what, fix);
+        self.refuse_key(&format!("{ACTIONS}{protocol}-{port}"), what, fix);
     }
 
     /// Warns about forward actions of listeners that do not exist, which upstream ignores.
@@ -212,7 +183,6 @@ impl<'a> Reading<'a> {
 
     /// Records a wrong value of a field of the Service.
     pub(crate) fn refuse_field(&mut self, field: &str, value: impl std::fmt::Display, fix: &str) {
-        self.misleads_targets = true;
         self.errors.push(CloudError::invalid_field(field, value, fix).message);
     }
 

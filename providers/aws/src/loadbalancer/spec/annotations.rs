@@ -26,28 +26,35 @@ const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 /// # Errors
 /// `Invalid` with every mistake, each with its annotation or field, value and fix.
 pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targeting, Option<Settings>), CloudError> {
-    read_with(spec, policy, &mut Reading::new(spec))
-}
-
-/// Returns an invalid Service without the annotations that are wrong; `None` if its targets depend on a mistake.
-pub(crate) fn without_mistakes(spec: &LoadBalancerSpec, policy: &Policy) -> Option<LoadBalancerSpec> {
     let mut reading = Reading::new(spec);
-    read_with(spec, policy, &mut reading).err()?;
-    let wrong = reading.removable_mistakes()?;
-    let mut rest = spec.clone();
-    rest.annotations.retain(|key, _| !wrong.contains(key));
-    read(&rest, policy).is_ok().then_some(rest)
+    let Some(mut settings) = read_all(spec, policy, &mut reading) else { return Ok((Targeting::Elsewhere, None)) };
+    reading.finish()?;
+    settings.classic_only = reading.classic_only();
+    if let Some(error) =
+        settings.classic_only.clone().filter(|_| !settings.untyped || settings.replace_classic.is_some())
+    {
+        return Err(error);
+    }
+    settings.warnings = reading.take_warnings();
+    let targeting = match settings.target_type {
+        TargetType::Instance | TargetType::Alb => Targeting::Nodes,
+        TargetType::Ip => Targeting::Endpoints,
+    };
+    Ok((targeting, Some(settings)))
 }
 
-fn read_with(
-    spec: &LoadBalancerSpec,
-    policy: &Policy,
-    reading: &mut Reading<'_>,
-) -> Result<(Targeting, Option<Settings>), CloudError> {
+/// Returns the settings of an invalid Service as if its mistakes were missing; `None` if another controller makes its load
+/// balancer. They are not used to create or change a load balancer.
+pub(crate) fn read_leniently(spec: &LoadBalancerSpec, policy: &Policy) -> Option<Settings> {
+    read_all(spec, policy, &mut Reading::new(spec))
+}
+
+/// Returns all settings, and records mistakes; `None` if another controller makes the load balancer.
+fn read_all(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>) -> Option<Settings> {
     let kind = reading.text("type");
     let flavour = match (spec.class.as_deref(), kind) {
         (Some(_), _) => Flavour::Controller,
-        (None, Some("external" | "nlb-ip")) if !policy.controller_services => return Ok((Targeting::Elsewhere, None)),
+        (None, Some("external" | "nlb-ip")) if !policy.controller_services => return None,
         (None, Some("external" | "nlb-ip")) => Flavour::Controller,
         (None, None | Some("nlb")) => Flavour::CloudProvider,
         (None, Some(other)) => {
@@ -65,19 +72,7 @@ fn read_with(
     let mut settings = read_settings(spec, policy, flavour, target_type, reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
-    reading.finish()?;
-    settings.classic_only = reading.classic_only();
-    if let Some(error) =
-        settings.classic_only.clone().filter(|_| !settings.untyped || settings.replace_classic.is_some())
-    {
-        return Err(error);
-    }
-    settings.warnings = reading.take_warnings();
-    let targeting = match target_type {
-        TargetType::Instance | TargetType::Alb => Targeting::Nodes,
-        TargetType::Ip => Targeting::Endpoints,
-    };
-    Ok((targeting, Some(settings)))
+    Some(settings)
 }
 
 /// Returns the kind of targets; other words than `ip` mean instances. Upstream: Load Balancer Controller,
@@ -355,15 +350,8 @@ fn addresses(
     let allocations = reading.owned("eip-allocations");
     let private = reading.parsed("private-ipv4-addresses", "use IPv4 addresses with commas between them");
     let v6 = reading.parsed("ipv6-addresses", "use IPv6 addresses with commas between them");
-    let internal = scheme.unwrap_or(Scheme::Internal) == Scheme::Internal;
-    if internal && !allocations.is_empty() {
-        let fix = "make the load balancer internet-facing, or leave this out: an internal one has no Elastic IPs";
-        reading.refuse("eip-allocations", &allocations.join(","), fix);
-    }
-    if !internal && !private.is_empty() {
-        let fix = "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise";
-        let given = reading.text("private-ipv4-addresses").unwrap_or_default();
-        reading.refuse("private-ipv4-addresses", given, fix);
+    if let Some(Misfit { suffix, value, fix }) = scheme.and_then(|scheme| misfit(scheme, &allocations, &private)) {
+        reading.refuse(suffix, &value, fix);
     }
     if families == Families::Ipv4 && !v6.is_empty() {
         let fix = "set the annotation for ip-address-type to dualstack too";
@@ -371,6 +359,30 @@ fn addresses(
         reading.refuse("ipv6-addresses", given, fix);
     }
     (allocations, private, v6)
+}
+
+/// Addresses that a load balancer of its scheme cannot have: the annotation, its value, and the fix.
+pub(crate) struct Misfit {
+    pub suffix: &'static str,
+    pub value: String,
+    pub fix: &'static str,
+}
+
+/// Returns addresses that do not fit the scheme of a load balancer.
+pub(crate) fn misfit(scheme: Scheme, allocations: &[String], private: &[Ipv4Addr]) -> Option<Misfit> {
+    match scheme {
+        Scheme::Internal if !allocations.is_empty() => Some(Misfit {
+            suffix: "eip-allocations",
+            value: allocations.join(","),
+            fix: "make the load balancer internet-facing, or leave this out: an internal one has no Elastic IPs",
+        }),
+        Scheme::InternetFacing if !private.is_empty() => Some(Misfit {
+            suffix: "private-ipv4-addresses",
+            value: private.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            fix: "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise",
+        }),
+        _ => None,
+    }
 }
 
 fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attributes {

@@ -1,6 +1,6 @@
 //! A model of AWS for plans: the effects of steps on resources, and the steps that AWS would refuse.
 
-use providers::{LoadBalancerSpec, Targets};
+use providers::{CloudError, LoadBalancerSpec, Targets};
 
 use crate::loadbalancer::model::build::{self, StackInputs, desired};
 use crate::loadbalancer::model::diff;
@@ -33,6 +33,20 @@ impl Account {
     }
 
     pub(crate) fn in_network(&self, spec: &LoadBalancerSpec, targets: &Targets, network: &Network) -> Desired {
+        self.try_in_network(spec, targets, network).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Returns the whole desired stack, or the reason for which it cannot be made.
+    pub(crate) fn try_desired(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Desired, CloudError> {
+        self.try_in_network(spec, targets, &samples::network())
+    }
+
+    fn try_in_network(
+        &self,
+        spec: &LoadBalancerSpec,
+        targets: &Targets,
+        network: &Network,
+    ) -> Result<Desired, CloudError> {
         let settings = settings(spec);
         let cluster = ClusterTags::new("c", false);
         let existing = build::existing(&settings, &spec.id, &self.observed);
@@ -45,7 +59,7 @@ impl Account {
             named_groups: &[],
             targets,
         };
-        desired(&settings, &inputs).unwrap_or_else(|error| panic!("{error}")).0
+        desired(&settings, &inputs).map(|(desired, _)| desired)
     }
 
     /// Makes one step, and checks that AWS allows it.

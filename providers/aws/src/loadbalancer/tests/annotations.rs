@@ -6,8 +6,7 @@ use super::account::settings;
 use crate::config::Probe as Shared;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::samples::{port, spec};
-use crate::loadbalancer::spec::annotation_reader::PREFIX;
-use crate::loadbalancer::spec::annotations::{read, without_mistakes};
+use crate::loadbalancer::spec::annotations::read;
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::types::{HealthCheck, Probe, Protocol, Scheme, TargetType};
 
@@ -415,36 +414,6 @@ fn tls_on_a_listener_for_tcp_and_udp_is_refused_unless_the_joint_listener_was_re
             }
         }
     }
-}
-
-#[test]
-fn wrong_annotations_are_dropped_unless_the_targets_depend_on_them() {
-    let udp = |spec: &mut providers::LoadBalancerSpec| spec.ports.push(port(Transport::Udp, 80));
-    type Edit<'a> = &'a dyn Fn(&mut providers::LoadBalancerSpec);
-    type Case<'a> = (&'a [(&'a str, &'a str)], Edit<'a>, Option<&'a [&'a str]>);
-    let cases: [Case<'_>; 9] = [
-        (&[("scheme", "public"), ("healthcheck-interval", "x"), ("name", "web")], &|_| {}, Some(&["name"])),
-        (&[("ssl-cert", "arn:a"), ("nlb-target-type", "ip")], &udp, Some(&["nlb-target-type"])),
-        (&[("group", "web"), ("endpoint-service", "true")], &|_| {}, Some(&["group"])),
-        (&[("target-node-labels", "=")], &|_| {}, None),
-        (&[("multi-cluster-target-group", "x")], &|_| {}, None),
-        (&[("group", "Web")], &|_| {}, None),
-        (&[("type", "clb"), ("replace-classic", "true")], &|_| {}, None),
-        (&[("scheme", "public")], &|spec| spec.ports[0].node_port = None, None),
-        (&[("scheme", "internal")], &|_| {}, None),
-    ];
-    for (annotations, edit, expected) in cases {
-        let mut requested = spec(annotations);
-        edit(&mut requested);
-        let rest = without_mistakes(&requested, &Policy::default());
-        let kept = rest.map(|rest| rest.annotations.into_keys().collect::<Vec<_>>());
-        let expected = expected.map(|kept| kept.iter().map(|key| format!("{PREFIX}{key}")).collect::<Vec<_>>());
-        assert_eq!(kept, expected, "{annotations:?}");
-    }
-    let mut weighted = spec(&[]);
-    weighted.annotations.insert("service.beta.kubernetes.io/actions.TCP-80".into(), "{}".into());
-    let rest = without_mistakes(&weighted, &Policy::default()).expect("the Service's own targets follow");
-    assert!(rest.annotations.is_empty());
 }
 
 #[test]

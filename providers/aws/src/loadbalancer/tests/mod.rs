@@ -4,6 +4,7 @@ mod account;
 mod annotations;
 mod backends;
 mod created;
+mod following;
 mod histories;
 mod hostile;
 mod plans;

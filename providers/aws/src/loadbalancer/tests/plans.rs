@@ -44,7 +44,7 @@ fn settings_are_changed_in_place_if_aws_can() {
         (&[], &[("healthcheck-interval", "10"), ("healthcheck-protocol", "HTTP")], &["SetHealthCheck"]),
         (&[], &[("target-group-attributes", "preserve_client_ip.enabled=false")], &["SetGroupAttributes"]),
         (&[], &[("additional-resource-tags", "a=b")], &["AddTags", "AddTags", "AddTags", "AddTags"]),
-        (&[], &[("target-node-labels", "none=such")], &["Deregister"]),
+        (&[], &[("target-node-labels", "none=such")], &["AddTags", "Deregister"]),
         (&[], &[("subnets", "subnet-1,net-2,subnet-3")], &[]),
         (&[], &[("subnets", "subnet-1,net-2")], &["SetSubnets"]),
         (&[], &[("subnets", "subnet-1,subnet-2,subnet-6")], &["SetSubnets", "SetSubnets"]),

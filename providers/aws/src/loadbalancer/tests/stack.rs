@@ -105,6 +105,45 @@ fn addresses_go_to_the_subnets_that_they_belong_to() {
 }
 
 #[test]
+fn elastic_addresses_need_no_scheme_if_the_load_balancer_is_internet_facing() {
+    let elastic = [("type", "external"), ("subnets", "subnet-1"), ("eip-allocations", "eipalloc-1")];
+    let private = [("type", "external"), ("subnets", "subnet-1"), ("private-ipv4-addresses", "10.0.1.9")];
+    for (existing, annotations, expected) in [
+        (Some("internet-facing"), elastic, None),
+        (Some("internal"), elastic, Some("is internal, as annotation")),
+        (None, elastic, Some("a new load balancer is internal, as annotation")),
+        (Some("internet-facing"), private, Some("make the load balancer internal")),
+        (Some("internal"), private, None),
+        (None, private, None),
+    ] {
+        let mut account = Account::default();
+        if let Some(scheme) = existing {
+            account.settle(&spec(&[("type", "external"), ("scheme", scheme), ("subnets", "subnet-1")]), &nodes([1]));
+        }
+        let found = account.try_desired(&spec(&annotations), &nodes([1])).map(drop);
+        let is_expected = match (&found, expected) {
+            (Ok(()), None) => true,
+            (Err(error), Some(text)) => error.is_invalid() && error.message.contains(text),
+            _ => false,
+        };
+        assert!(is_expected, "{existing:?} {annotations:?}: {found:?}");
+    }
+}
+
+#[test]
+fn labels_of_nodes_are_on_the_target_group_until_they_are_removed() {
+    let mut account = Account::default();
+    let tag =
+        |account: &Account| account.observed.target_groups[0].tags.get("kubernetes.io/target-node-labels").cloned();
+    account.settle(&spec(&[]), &nodes([1]));
+    assert_eq!(tag(&account), None);
+    account.settle(&spec(&[("target-node-labels", "role=ingress,any")]), &nodes([1]));
+    assert_eq!(tag(&account).as_deref(), Some("any= role=ingress"));
+    account.settle(&spec(&[]), &nodes([1]));
+    assert_eq!(tag(&account).as_deref(), Some(""));
+}
+
+#[test]
 fn every_resource_has_the_tags_of_its_owner() {
     for kind in ["nlb", "external"] {
         let desired = Account::default().desired(&spec(&[("type", kind)]), &Targets::default());

@@ -1,0 +1,85 @@
+//! Services whose request is invalid after a restart: the last valid one is unknown, and the targets of their load
+//! balancers follow nodes and endpoints nevertheless.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use providers::{LoadBalancerSpec, Targeting};
+use runtime::worker::Outcome;
+use tokio::time::Instant;
+
+use super::cluster::Cluster;
+use super::decide_action::Follow;
+use super::load_balancer_state::LoadBalancerState;
+use super::reconcile::{LoadBalancerReconciler, Subject};
+use crate::cloud::retry;
+
+impl<S: Cluster> LoadBalancerReconciler<S> {
+    /// Returns an invalid request with all targets that its load balancer may have.
+    pub(super) fn wanted_to_follow(
+        &self,
+        subject: &Subject<'_>,
+        mut spec: LoadBalancerSpec,
+        state: &mut LoadBalancerState,
+    ) -> Follow {
+        let followed = state.followed.clone();
+        self.complete(subject.key, &mut spec, &followed, state);
+        if !state.follows {
+            state.follows = true;
+            self.states.put(subject.key, state.clone());
+        }
+        let targets = self.targets(subject, &spec, Targeting::Endpoints);
+        // Endpoints are not watched if the provider never has them as targets.
+        let targets = targets.or_else(|| self.targets(subject, &spec, Targeting::Nodes)).unwrap_or_default();
+        Follow { spec: Arc::new(spec), targets }
+    }
+
+    /// Updates the targets of a load balancer whose last valid request is unknown.
+    pub(super) async fn follow(
+        &self,
+        subject: &Subject<'_>,
+        wanted: &Follow,
+        state: &mut LoadBalancerState,
+    ) -> Outcome {
+        let Follow { spec, targets } = wanted;
+        // It was published, so that it exists.
+        state.load_balancer = Some(spec.id.clone());
+        state.last_targets = Some(targets.clone());
+        let begun = Instant::now();
+        let result = self.cloud.follow_targets(spec, targets).await;
+        self.hosts.record_update(begun.elapsed(), result.is_ok());
+        match result {
+            Ok(others) if state.followed != others => {
+                state.clear_failures();
+                state.followed = others;
+                // The next reconcile also gathers the targets of these Services.
+                Outcome::RequeueAfter(retry::requested_delay(Duration::ZERO))
+            }
+            Ok(_) => {
+                state.clear_failures();
+                Outcome::Done
+            }
+            // Another client deleted it. It is created again once the request is valid.
+            Err(error) if error.is_not_found() => {
+                state.clear_failures();
+                Outcome::Done
+            }
+            Err(error) => {
+                state.last_targets = None;
+                let message =
+                    format!("Error updating targets while the Service is invalid: {}", retry::message(&error));
+                let event = ("UpdateLoadBalancerFailed", message);
+                let about = (&subject.id, Some(subject.service));
+                self.record_failed_call(about, state, &error, event, Some(spec.clone()))
+            }
+        }
+    }
+}
+
+impl LoadBalancerState {
+    /// Forgets what an invalid request needed.
+    pub(super) fn stop_following(&mut self) {
+        self.follows = false;
+        self.followed.clear();
+    }
+}

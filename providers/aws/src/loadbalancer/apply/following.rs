@@ -1,0 +1,190 @@
+//! Updates of targets that the Service's current request does not describe: it is invalid, AWS refused the change to it, or
+//! the change is not finished.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+
+use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
+
+use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::targets::{Access, change_of, retry_pending};
+use crate::loadbalancer::apply::{calls, target_records};
+use crate::loadbalancer::model::following::{self, Batch, Followed, FollowedGroup, Following, NodePorts};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup};
+use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
+use crate::loadbalancer::ownership::{self, Purpose};
+use crate::loadbalancer::types::TargetType;
+
+impl Balancers {
+    /// Updates the targets of an invalid Service. Returns the other Services that its load balancer sends traffic to.
+    pub(super) async fn follow(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<BTreeSet<String>, CloudError> {
+        let (is_alone, updated) = self.update_classic(work, state).await;
+        if is_alone {
+            return updated.map(|()| BTreeSet::new());
+        }
+        let followed = self.follow_service(spec, work, state).await;
+        updated.and(followed)
+    }
+
+    /// Forgets the target groups of an invalid Service. Returns them.
+    pub(super) fn stop_following(&self, id: &LoadBalancerId) -> Option<Following> {
+        self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+    }
+
+    async fn follow_service(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<BTreeSet<String>, CloudError> {
+        let known = self.stop_following(work.id).filter(|following| following.spec == *spec);
+        let mut following = match known {
+            Some(following) => following,
+            None => self.find_followed(spec, work, state).await?,
+        };
+        // After a failure the next call reads them again.
+        state.known = None;
+        let access = self.follow_batches(work, &mut following.batches, state).await?;
+        let groups = following.batches.iter().flat_map(|batch| &batch.groups);
+        state.known = Some(groups.map(|group| group.known.clone()).collect());
+        let others = following.others.clone();
+        self.following.lock().unwrap_or_else(PoisonError::into_inner).insert(work.id.clone(), following);
+        retry_pending(&access.pending).map(|()| others)
+    }
+
+    /// Reads the target groups of an invalid Service.
+    async fn find_followed(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<Following, CloudError> {
+        let Work { session, id, settings, .. } = *work;
+        let listing = self.recent_listing(session, state).await?;
+        let mut observed = listing.of(&session.cluster, id, Purpose::Ensure(settings.flavour));
+        observed.remove_deleting(&state.deleting);
+        // Load balancers of users and of groups of Services.
+        let elsewhere = std::mem::take(&mut observed.elsewhere);
+        let shared = listing.balancers.iter().filter(|one| elsewhere.contains(&one.arn));
+        observed.balancers.extend(shared.map(|one| ObservedBalancer { shared: true, ..one.clone() }));
+        calls::details(session, &mut observed, false).await?;
+        self.read_followed_records(work, &mut observed).await?;
+        let Followed { groups, others } = following::followed(spec, &observed, &BTreeSet::new(), NodePorts::Current);
+        let opens = self.opens_nodes(work, &listing, &observed);
+        let mut batches = following::batches(settings, groups, opens);
+        batches.extend(following::batches(
+            settings,
+            self.find_followed_user_groups(spec, work, &listing, state).await?,
+            false,
+        ));
+        if batches.is_empty() && observed.balancers.is_empty() {
+            return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
+        }
+        Ok(Following { spec: spec.clone(), batches, others })
+    }
+
+    /// Reads the records of all of a Service's target groups: a record shows that other clusters register targets, too.
+    async fn read_followed_records(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
+        let Some(records) = self.records() else { return Ok(()) };
+        for group in &mut observed.target_groups {
+            match target_records::read(records, work.id, &target_records::name(&group.name)).await {
+                Ok(recorded) => group.recorded = recorded,
+                // Only Services with such groups depend on this permission.
+                Err(error) if error.kind == ErrorKind::Denied && !work.settings.shared_groups => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if a load balancer that is managed here has the group that nodes' rules reference.
+    fn opens_nodes(&self, work: &Work<'_>, listing: &Listing, observed: &ObservedStack) -> bool {
+        let Some(backend) = listing.backend(work.session, &work.id.cluster) else { return false };
+        let is_managed =
+            |one: &&ObservedBalancer| !one.shared || ownership::group(&one.tags, &work.session.cluster).is_some();
+        observed.balancers.iter().filter(is_managed).any(|one| one.security_groups.contains(&backend.id))
+    }
+
+    /// Reads the target groups of users in which an invalid Service has targets.
+    async fn find_followed_user_groups(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        listing: &Listing,
+        state: &mut BalancerState,
+    ) -> Result<Vec<FollowedGroup>, CloudError> {
+        let named = &work.settings.user_groups;
+        self.find_registrations(work.session, (work.id, !named.is_empty()), listing, state).await?;
+        let mut groups = Vec::new();
+        for arn in state.registered.iter().flatten().map(|(arn, _)| arn) {
+            let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == *arn) else { continue };
+            let port = named.iter().find(|one| one.arn == *arn).map(|one| one.port);
+            let known = self.read_known_user_group(work, port.unwrap_or_default(), group).await?;
+            groups.extend(following::of_user(spec, group, known, port));
+        }
+        Ok(groups)
+    }
+
+    /// Updates the targets of groups, and opens their security groups. A group that cannot be opened does not keep targets
+    /// from being registered.
+    async fn follow_batches(
+        &self,
+        work: &Work<'_>,
+        batches: &mut [Batch],
+        state: &mut BalancerState,
+    ) -> Result<Access, CloudError> {
+        let mut access = Access::default();
+        let mut opened = Ok(());
+        for Batch { groups, settings } in batches {
+            let work = Work { settings, ..*work };
+            match self.open_nodes(&work, state).await {
+                Ok(more) => access.pending.extend(more.pending),
+                Err(error) => opened = opened.and(Err(error)),
+            }
+            let changes = groups.iter().map(|group| change_of(&work, &group.requested, &group.known)).collect();
+            let mut known: Vec<KnownGroup> = groups.iter().map(|group| group.known.clone()).collect();
+            for warning in self.change_targets(work.session, work.id, (&mut known, changes), state).await? {
+                tracing::warn!(service = %work.id, "{warning}");
+            }
+            groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
+        }
+        opened.map(|()| access)
+    }
+
+    /// Updates the targets of existing target groups other than the `described` ones, to which the load balancer still
+    /// sends traffic: AWS refused to change it, or the change takes time.
+    pub(super) async fn follow_undescribed(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        (observed, listing): (&ObservedStack, &Listing),
+        (described, node_ports): (&BTreeSet<String>, NodePorts),
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        if observed.target_groups.iter().all(|group| described.contains(&group.arn)) {
+            return Ok(());
+        }
+        let mut observed = observed.clone();
+        for arn in std::mem::take(&mut observed.elsewhere) {
+            let Some(former) = listing.balancers.iter().find(|one| one.arn == arn) else { continue };
+            match calls::listeners(work.session, &arn).await {
+                Err(error) if error.is_not_found() => {}
+                listeners => {
+                    let listeners = listeners?;
+                    observed.balancers.push(ObservedBalancer { shared: true, listeners, ..former.clone() });
+                }
+            }
+        }
+        let mut groups = following::followed(spec, &observed, described, node_ports).groups;
+        // The caller does not always read endpoints for a Service whose targets should be nodes.
+        groups.retain(|group| group.known.target_type != TargetType::Ip || !work.targets.endpoints.is_empty());
+        let mut batches = following::batches(work.settings, groups, self.opens_nodes(work, listing, &observed));
+        self.follow_batches(work, &mut batches, state).await.map(drop)
+    }
+}
