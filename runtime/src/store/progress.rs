@@ -28,8 +28,8 @@ pub struct Progress {
 /// Upper bounds of the time to apply an event in seconds. Upstream: component-base, metrics/prometheus/clientgo/fifo.
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A watch that is alive this long after a write delivers no event of it any more: its version belongs to a history of
-/// the server that was replaced, or a server has invented it.
+/// A watch that still works this long after a write will not deliver the write's event: the version belongs to a history
+/// of the server that was replaced, or a server has invented it.
 const WRITES_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time from the restore of a server's storage to its detection by a watch.

@@ -319,6 +319,7 @@ async fn status_counts_pods_and_the_scales_of_their_owners() {
 async fn owner_counts_by_its_kind_group_and_uid() {
     let above = |api_version: &str, kind: &str| Some(reference(api_version, kind, "above"));
     let set = |api_version: &str| reference(api_version, "ReplicaSet", "set");
+    let custom = |kind: &str, name: &str| reference("example.com/v1", kind, name);
     let another = OwnerRef { uid: Uid::parse("another"), ..set("apps/v1") };
     let none = None::<OwnerRef>;
     let missing = "found no controllers for pod \"pod-0\"";
@@ -348,20 +349,20 @@ async fn owner_counts_by_its_kind_group_and_uid() {
             Ok(11),
         ),
         ("a ReplicaSet owned by another kind", set("apps/v1"), above("extensions/v1", "InvalidKind"), Ok(5)),
-        ("a scale", reference("example.com/v1", "Fleet", "fleet"), none.clone(), Ok(10)),
-        ("no object with a scale", reference("example.com/v1", "Fleet", "deleted"), none.clone(), Err(missing)),
-        ("a successor of the owner", reference("example.com/v1", "Fleet", "replaced"), none.clone(), Err(missing)),
+        ("a scale", custom("Fleet", "fleet"), none.clone(), Ok(10)),
+        ("no object with a scale", custom("Fleet", "deleted"), none.clone(), Err(missing)),
+        ("a successor of the owner", custom("Fleet", "replaced"), none.clone(), Err(missing)),
         (
             "a kind without scale",
-            reference("example.com/v1", "Box", "box"),
+            custom("Box", "box"),
             none.clone(),
-            Err("boxes.example.com does not implement the scale subresource"),
+            Err("boxes.example.com does not implement the scale"),
         ),
         (
             "a scale in another form",
-            reference("example.com/v1", "Ladder", "ladder"),
+            custom("Ladder", "ladder"),
             none,
-            Err("ladders.example.com does not implement the scale subresource"),
+            Err("ladders.example.com does not implement the scale"),
         ),
     ] {
         let caches = Caches::default()
