@@ -27,6 +27,7 @@ const TABLES: &[(&str, &str)] = &[
     ("kcm/src/storage/binder/tests/claim_table.rs", "unbound_claim_takes_the_best_volume_or_waits"),
     ("kcm/src/storage/inline_volume.rs", "volume_of_a_migrated_plugin_becomes_one_of_its_driver"),
     ("kcm/src/workloads/deployment/tests/status.rs", "progress_condition_is_decided_by_precedence"),
+    ("kcm/src/workloads/disruption/tests/reconcile.rs", "owner_counts_by_its_kind_group_and_uid"),
     ("kcm/src/workloads/disruption/tests/reconcile.rs", "status_counts_pods_and_the_scales_of_their_owners"),
     ("kcm/src/workloads/statefulset/tests/reconcile.rs", "each_write_of_a_pod_and_its_claim_is_recorded"),
     ("runtime/src/client/tests/configuration.rs", "error_of_an_unusable_configuration_names_the_fix"),

@@ -41,9 +41,10 @@ fn following(account: &Account, invalid: &LoadBalancerSpec, targets: &Targets) -
 #[test]
 fn targets_follow_the_settings_of_the_load_balancer_whatever_the_mistake() {
     type Edit = fn(&mut LoadBalancerSpec);
+    type Annotations<'a> = &'a [(&'a str, &'a str)];
     let nothing: Edit = |_| {};
     let both = ["1:30080", "2:30080"];
-    let cases: &[(&[(&str, &str)], &[(&str, &str)], Edit, &[&str])] = &[
+    let cases: &[(Annotations<'_>, Annotations<'_>, Edit, &[&str])] = &[
         // The last applied annotations; the invalid ones; another edit; the targets.
         (&[], &[("scheme", "public")], nothing, &both),
         (&[], &[("scheme", "public"), ("nlb-target-type", "ip")], nothing, &both),
