@@ -42,7 +42,8 @@ pub fn need(meta: &Meta, finalizer: &str) -> Need {
     }
 }
 
-/// Returns the change that a finalizer of an object needs from a controller that may only remove it.
+/// Returns the change that a controller makes to a finalizer of an object. Without `adds_finalizer`, it only removes
+/// finalizers.
 fn own_need(meta: &Meta, finalizer: &str, adds_finalizer: bool) -> Need {
     match need(meta, finalizer) {
         Need::Addition if !adds_finalizer => Need::Nothing,
@@ -81,7 +82,7 @@ pub struct Protection<K: Kind, U> {
 }
 
 impl<K: Kind, U: Users<K>> Protection<K, U> {
-    /// Adds the objects whose finalizer has to be added, or may be removed, to the queue, and workers.
+    /// Adds workers to the manager. From now on, each observed object whose finalizer has to be changed is enqueued.
     pub fn start(self, manager: &mut Manager, work: WorkOptions) {
         let (queue, changed) = (self.queue.clone(), self.queue.clone());
         let (finalizer, adds_finalizer) = (self.finalizer, self.adds_finalizer);
@@ -251,7 +252,7 @@ mod tests {
         }
 
         fn are_on_server<'a>(&'a self, _: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, ReconcileError>> {
-            // A user may reach the cache in the meantime.
+            // Only one read finds the user: it is gone afterwards.
             let is_used = self.is_on_server.swap(false, Ordering::Relaxed);
             async move { Ok(is_used) }.boxed()
         }

@@ -350,9 +350,9 @@ pub trait LoadBalancers: Send + Sync {
         Ok(BTreeSet::new())
     }
 
-    /// Called before the first `ensure` of a Service that had no finalizer: no process has created anything for it. A
-    /// provider need not search for resources that the cloud does not list yet. The call is a hint: not every new
-    /// Service is reported.
+    /// Records that no process has created anything for a Service: it had no finalizer before. Called before its first
+    /// `ensure`. The provider need not search for resources that the cloud does not list yet. The call is a hint: not
+    /// every new Service is reported.
     fn starts_empty(&self, id: &LoadBalancerId) {
         let _ = id;
     }

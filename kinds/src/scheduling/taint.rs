@@ -112,16 +112,16 @@ impl<'a> Toleration<'a> {
         (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
     }
 
-    /// Returns true if the toleration matches a taint. `comparing` enables the operators `Lt` and `Gt`. Upstream:
-    /// api/core/v1, Toleration.ToleratesTaint.
-    pub fn tolerates(&self, taint: &Taint, comparing: bool) -> bool {
+    /// Returns true if the toleration matches a taint. `compares_numbers` enables the operators `Lt` and `Gt`.
+    /// Upstream: api/core/v1, Toleration.ToleratesTaint.
+    pub fn tolerates(&self, taint: &Taint, compares_numbers: bool) -> bool {
         if !self.effect.is_empty() && self.effect != &*taint.effect || !self.key.is_empty() && self.key != &*taint.key {
             return false;
         }
         match self.operator {
             "" | "Equal" => self.value == &*taint.value,
             "Exists" => true,
-            "Lt" | "Gt" if comparing => match (decimal(&taint.value), decimal(self.value)) {
+            "Lt" | "Gt" if compares_numbers => match (decimal(&taint.value), decimal(self.value)) {
                 (Some(taint), Some(limit)) if self.operator == "Lt" => taint < limit,
                 (Some(taint), Some(limit)) => taint > limit,
                 _ => false,
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn toleration_matches_taints_as_upstream() {
-        for (toleration, tainted, comparing, expected) in [
+        for (toleration, tainted, compares_numbers, expected) in [
             (("k", "Exists", "", ""), ("k", "v", "NoExecute"), false, true),
             (("k", "Exists", "", "NoExecute"), ("k", "v", "NoExecute"), false, true),
             (("k", "Exists", "", "NoSchedule"), ("k", "v", "NoExecute"), false, false),
@@ -208,7 +208,11 @@ mod tests {
             let (key, operator, value, effect) = toleration;
             let read = Toleration { key, operator, value, effect, seconds: None };
             let (key, value, effect) = tainted;
-            assert_eq!(read.tolerates(&taint(key, value, effect), comparing), expected, "{toleration:?} {tainted:?}");
+            assert_eq!(
+                read.tolerates(&taint(key, value, effect), compares_numbers),
+                expected,
+                "{toleration:?} {tainted:?}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! The shared control plane, and a test's namespace in it.
+//! A shared control plane, and a test's namespace in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::wait::eventually;
 /// Nodes for the pods of all tests.
 const NODES: u32 = 4;
 
-/// The control plane that all tests of a binary share.
+/// A control plane with the admin's client, which tests share.
 pub struct Bed {
     /// The control plane.
     pub cluster: ControlPlane,

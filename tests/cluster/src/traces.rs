@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::space::Space;
 
-/// Objects by kind and normalized content; equal ones share an entry and are counted.
+/// Counts of normalized lines by kind. A line is one field of an object, or an event; repeated events count once.
 pub type Trace = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Kinds whose objects are compared, in addition to events.

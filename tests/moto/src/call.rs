@@ -2,7 +2,7 @@
 
 use hyper::{HeaderMap, Uri};
 
-/// The version of EC2's API, which identifies its requests; errors of ELB have another form.
+/// The version of EC2's API, by which its requests are recognized. Its pages and errors have another form than ELB's.
 const EC2: &str = "2016-11-15";
 /// The version of the API of Classic Load Balancers.
 const CLASSIC: &str = "2012-06-01";

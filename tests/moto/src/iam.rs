@@ -16,7 +16,7 @@ pub type Tags = BTreeMap<String, String>;
 /// A resource that a call names or creates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resource {
-    /// Its ARN, or a pattern of such ARNs if the call creates it.
+    /// Its ARN, or an example of one if the call creates it.
     pub arn: String,
     /// The tags that it has before the call.
     pub tags: Tags,

@@ -38,7 +38,7 @@ pub fn target<'a>(resource: &Resource, namespace: &str, name: &'a str) -> Target
         Some([]) => Target::Undecidable,
         Some([last]) => name.split('/').rfind(|segment| segment == last).map_or(Target::Nothing, Target::Object),
         Some(_) => Target::Nothing,
-        None if is_below_object(&path) => Target::Nothing,
+        None if is_object_or_below(&path) => Target::Nothing,
         None => Target::Undecidable,
     }
 }
@@ -57,7 +57,7 @@ fn cleaned<'a>(collection: &[&'a str], name: &'a str) -> Vec<&'a str> {
 }
 
 /// Returns true if a path is that of an object of any kind, or of a subresource.
-fn is_below_object(path: &[&str]) -> bool {
+fn is_object_or_below(path: &[&str]) -> bool {
     match path {
         ["api", _, rest @ ..] | ["apis", _, _, rest @ ..] => match rest {
             ["namespaces", _, in_namespace @ ..] => in_namespace.len() != 1,

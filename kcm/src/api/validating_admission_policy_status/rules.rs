@@ -11,7 +11,8 @@ use cel_check::schema::GroupVersionKind;
 use kinds::Resource;
 use kinds::validating_admission_policy::ResourceRule;
 
-/// Maximum number of kinds that one policy is checked for. The count restarts at each rule, as upstream's does.
+/// Maximum number of matched kinds of one rule, including repetitions. A rule that reaches it is the last one of its
+/// policy, as in upstream. The kinds of all rules together may be more.
 const MAX_KINDS: usize = 10;
 
 /// The kinds of a policy.

@@ -66,13 +66,14 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let (changed, all) = (queue.clone(), ranges.clone());
     addresses.subscribe(move |change| {
-        // Addresses matter only for a range that is being deleted.
+        // An update changes neither the address nor its ranges.
         if change.old.is_some() == change.new.is_some() {
             return;
         }
         let Some(address) = change.old.or(change.new).and_then(|address| decide::service_address(address)) else {
             return;
         };
+        // Only the deletion of a range depends on addresses.
         let terminating =
             all.all().into_iter().filter(|range| range.meta.is_deleting() && decide::can_allocate(range, address));
         terminating.for_each(|range| changed.add(range.meta.key()));

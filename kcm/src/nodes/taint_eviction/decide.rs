@@ -28,12 +28,12 @@ pub fn no_execute_taints(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
 pub fn tolerated_time<'a>(
     taints: impl Iterator<Item = &'a Taint>,
     tolerations: Option<&Tolerations>,
-    comparing: bool,
+    compares_numbers: bool,
 ) -> ToleratedTime {
     let mut shortest = None;
     for taint in taints {
         let mut tolerations = tolerations.into_iter().flat_map(Tolerations::iter);
-        let Some(matching) = tolerations.find(|toleration| toleration.tolerates(taint, comparing)) else {
+        let Some(matching) = tolerations.find(|toleration| toleration.tolerates(taint, compares_numbers)) else {
             return ToleratedTime::Never;
         };
         let seconds = matching.seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));

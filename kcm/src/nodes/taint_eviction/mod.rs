@@ -62,7 +62,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         clock: context.clock.clone(),
         countdowns,
-        comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
+        compares_numbers: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         node_reads: Default::default(),
         deletions: Deletions::register(manager.metrics()),
     });

@@ -67,7 +67,7 @@ pub struct Evictions {
     pub clock: Clock,
     pub countdowns: Arc<Countdowns>,
     /// True if the operators `Lt` and `Gt` of tolerations are supported.
-    pub comparing: bool,
+    pub compares_numbers: bool,
     /// The last uncached reads, by node.
     pub node_reads: Mutex<HashMap<Str, NodeRead>>,
     /// The metrics.
@@ -119,7 +119,7 @@ impl Evictions {
     }
 
     fn tolerated_time(&self, node: &Node, pod: &Pod) -> ToleratedTime {
-        tolerated_time(no_execute_taints(&node.taints), pod.tolerations.as_ref(), self.comparing)
+        tolerated_time(no_execute_taints(&node.taints), pod.tolerations.as_ref(), self.compares_numbers)
     }
 
     /// Removes the eviction of a pod. Records an event if its countdown was running.

@@ -38,16 +38,17 @@ impl Fit {
     pub const NONE: Fit = Fit { runs: false, stays: false };
 }
 
-/// Returns the fitness of a node. Resources and ports do not count. With `comparing`, tolerations may compare numbers.
+/// Returns the fitness of a node. Resources and ports do not count. With `compares_numbers`, tolerations may have the
+/// operators `Lt` and `Gt`.
 /// Upstream: pkg/controller/daemon, nodeShouldRunDaemonPod.
-pub fn fit(placement: &Placement, node: &Node, comparing: bool) -> Fit {
-    fit_by(placement, node, |taint| is_tolerated(placement, taint, comparing))
+pub fn fit(placement: &Placement, node: &Node, compares_numbers: bool) -> Fit {
+    fit_by(placement, node, |taint| is_tolerated(placement, taint, compares_numbers))
 }
 
-fn is_tolerated(placement: &Placement, taint: &Taint, comparing: bool) -> bool {
+fn is_tolerated(placement: &Placement, taint: &Taint, compares_numbers: bool) -> bool {
     let added = added_tolerations(placement.host_network);
-    added.iter().any(|toleration| toleration.tolerates(taint, comparing))
-        || placement.tolerations.iter().any(|toleration| toleration.tolerates(taint, comparing))
+    added.iter().any(|toleration| toleration.tolerates(taint, compares_numbers))
+        || placement.tolerations.iter().any(|toleration| toleration.tolerates(taint, compares_numbers))
 }
 
 fn fit_by(placement: &Placement, node: &Node, mut is_tolerated: impl FnMut(&Taint) -> bool) -> Fit {
@@ -81,14 +82,14 @@ impl Place {
 
 /// Returns all nodes, followed by deleted ones that still have pods. Pods that have ended and are being deleted are
 /// left out: they need no action. Upstream: pkg/controller/daemon, getNodesToDaemonPods.
-pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], comparing: bool) -> Vec<Place> {
+pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], compares_numbers: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
     // Many nodes have the same taints, and a DaemonSet may have 100,000 tolerations: each taint is compared once.
     let mut known: HashMap<(Str, Str, Str), bool> = HashMap::new();
     let mut is_tolerated = |taint: &Taint| {
         let key = (taint.key.clone(), taint.value.clone(), taint.effect.clone());
-        *known.entry(key).or_insert_with(|| is_tolerated(placement, taint, comparing))
+        *known.entry(key).or_insert_with(|| is_tolerated(placement, taint, compares_numbers))
     };
     for node in nodes {
         at.insert(node.meta.name.clone(), places.len());

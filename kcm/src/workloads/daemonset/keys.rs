@@ -19,7 +19,7 @@ pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(ind
 
 /// Enqueues the DaemonSets that changes affect.
 pub fn subscribe(reconciler: &DaemonSets) {
-    let DaemonSets { sets, control, nodes, revisions, queue, comparing, .. } = reconciler;
+    let DaemonSets { sets, control, nodes, revisions, queue, compares_numbers, .. } = reconciler;
     let (wake, consistency, memory) = (queue.clone(), control.consistency.clone(), reconciler.memory.clone());
     sets.subscribe(move |change| {
         if let Some(old) = deleted(change) {
@@ -50,13 +50,13 @@ pub fn subscribe(reconciler: &DaemonSets) {
     });
     let wake = queue.clone();
     let candidates = sets.clone();
-    let comparing = *comparing;
+    let compares_numbers = *compares_numbers;
     nodes.subscribe(move |change| {
         if has_same_fitness(change) {
             return;
         }
         for set in candidates.by_index(&ALL, index_key(())) {
-            if affects_fitness(&set, change, comparing) {
+            if affects_fitness(&set, change, compares_numbers) {
                 wake.add(set.meta.key());
             }
         }
@@ -92,8 +92,8 @@ pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
 /// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A placement with very many
 /// tolerations or affinity terms is compared only in the reconcile: here the comparison would delay the events of all
 /// nodes.
-pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, comparing: bool) -> bool {
+pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, compares_numbers: bool) -> bool {
     let Some(placement) = &set.placement else { return false };
-    let fitness = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, comparing));
+    let fitness = |node: Option<&Arc<Node>>| node.map_or(Fit::NONE, |node| fit(placement, node, compares_numbers));
     placement.is_large() || fitness(change.old) != fitness(change.new)
 }

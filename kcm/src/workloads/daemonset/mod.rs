@@ -95,7 +95,7 @@ fn start(manager: &mut Manager, context: &Context) {
         control,
         queue: queue.clone(),
         clock: context.clock.clone(),
-        comparing: context.options.gates.enabled("TaintTolerationComparisonOperators"),
+        compares_numbers: context.options.gates.enabled("TaintTolerationComparisonOperators"),
         memory: Arc::default(),
         debouncer: Default::default(),
         backoffs: Default::default(),

@@ -26,7 +26,7 @@ pub struct DaemonSets {
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
-    pub comparing: bool,
+    pub compares_numbers: bool,
     /// The revision of each template.
     pub memory: Arc<Memory>,
     pub debouncer: StatusDebouncer,

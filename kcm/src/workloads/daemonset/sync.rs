@@ -100,13 +100,13 @@ impl DaemonSets {
         nodes: Vec<Arc<Node>>,
         pods: &[Arc<Pod>],
     ) -> Result<Vec<Place>, ReconcileError> {
-        let comparing = self.comparing;
+        let compares_numbers = self.compares_numbers;
         if !placement.is_large() {
-            return Ok(places(placement, &nodes, pods, comparing));
+            return Ok(places(placement, &nodes, pods, compares_numbers));
         }
         let placement = placement.clone();
         let pods = pods.to_vec();
-        let found = tokio::task::spawn_blocking(move || places(&placement, &nodes, &pods, comparing)).await;
+        let found = tokio::task::spawn_blocking(move || places(&placement, &nodes, &pods, compares_numbers)).await;
         found.map_err(|error| ReconcileError::new(error.to_string()))
     }
 

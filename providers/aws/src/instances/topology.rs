@@ -22,7 +22,8 @@ const SKIP_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time for which nothing is read after a failure that a retry may fix.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);
 
-/// The network layers above instances, with a list of the instances without topology.
+/// Reads of the network layers above instances. Stores the pause after a failure and the instances without topology,
+/// not the layers.
 #[derive(Debug, Default)]
 pub(crate) struct Topology(Mutex<Skipped>);
 
@@ -73,6 +74,7 @@ impl Topology {
         let responses = join_all(due.chunks(IDS_PER_CALL).map(|instances| {
             let ids = instances.iter().map(|(id, _)| id.clone()).collect();
             let request = session.api.ec2.describe_instance_topology().set_instance_ids(Some(ids));
+            // Not `Api::read`, which repeats a failed call: Nodes would wait for labels that they do not need.
             timeout(TIMEOUT, session.api.change(Class::Ec2Read, "DescribeInstanceTopology", request.send()))
         }));
         let mut layers = HashMap::new();

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_of_the_controller_is_adopted_by_class_only_and_never_deleted() {
+    fn unclaimed_stack_of_the_controller_is_adopted_by_class_only_and_not_deleted() {
         let upstream = Flavour::CloudProvider;
         let controller = Flavour::Controller;
         for (evidence, claimed, ensured, adopted, deleted) in [

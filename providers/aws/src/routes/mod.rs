@@ -96,7 +96,7 @@ impl Ec2Routes {
         let removed: Vec<_> = stream::iter(removed).buffered(MAX_CONCURRENT_CHANGES).collect().await;
         removals.iter().zip(removed).for_each(|((at, _), result)| results[*at] = result);
 
-        self.instances.store_spellings(sets.iter().map(|(_, spec)| *spec));
+        self.instances.store_provider_ids(sets.iter().map(|(_, spec)| *spec));
         let due = |(at, spec): (usize, &'_ RouteSpec)| is_due(tables, spec).then_some(at);
         let sets: Vec<usize> = sets.into_iter().filter_map(due).collect();
         let specs: Vec<&RouteSpec> = sets.iter().filter_map(|at| spec_of(&changes[*at])).collect();
@@ -140,7 +140,7 @@ fn spec_of(change: &RouteChange) -> Option<&RouteSpec> {
     }
 }
 
-/// Returns true if any table lacks the route; false if the Node's provider ID is not known.
+/// Returns true if any table lacks the route, or if the Node does not identify its instance by an id.
 fn is_due(tables: &[Table], spec: &RouteSpec) -> bool {
     let Ok(Wanted::Instance(instance)) = id::wanted(&spec.instance) else { return true };
     tables.iter().any(|table| table.to_set(spec.destination, &instance) != Ok(None))

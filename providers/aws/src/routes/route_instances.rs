@@ -92,7 +92,7 @@ impl RouteInstances {
 
     /// Stores the provider IDs of known instances as their Nodes spell them. A listed route whose instance is spelled
     /// in another way would be set on each pass, although it exists.
-    pub(crate) fn store_spellings<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
+    pub(crate) fn store_provider_ids<'a>(&self, specs: impl Iterator<Item = &'a RouteSpec>) {
         let mut known = self.known();
         for spec in specs {
             let (Ok(Wanted::Instance(id)), Some(spelled)) = (id::wanted(&spec.instance), &spec.instance.provider_id)
@@ -214,7 +214,7 @@ mod tests {
         let node = providers::InstanceRef::named("a").with_provider_id(spelled);
         let destination = "10.244.0.0/24".parse().unwrap();
         let spec = RouteSpec { destination, instance: node, addresses: Vec::new(), name_hint: String::new() };
-        instances.store_spellings(std::iter::once(&spec));
+        instances.store_provider_ids(std::iter::once(&spec));
         assert_eq!(instances.known()[&instance.id].provider_id, spelled);
     }
 

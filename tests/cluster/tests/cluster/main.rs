@@ -151,7 +151,7 @@ fn main() -> std::process::ExitCode {
             claim_being_deleted_is_released_with_its_last_pod,
             claim_for_extended_resources_is_deleted_when_its_pod_finishes, claim_of_another_owner_is_never_used,
             missing_template_is_reported_until_it_exists, lost_response_leads_to_no_second_claim,
-            consumers_with_hostile_names_are_dropped, each_of_many_pods_gets_one_claim_from_two_managers,
+            absent_pods_are_dropped_and_other_consumers_are_kept, each_of_many_pods_gets_one_claim_from_two_managers,
             administrative_access_needs_a_labelled_namespace,
         },
         devices::group_claims::{
@@ -175,7 +175,7 @@ fn main() -> std::process::ExitCode {
         },
         process::echo_operator::{echo_operator_works_with_its_own_permissions},
         process::serving::{
-            unauthenticated_clients_are_refused_everywhere, new_serving_certificate_is_used_without_a_restart,
+            clients_without_access_get_only_open_paths, new_serving_certificate_is_used_without_a_restart,
             log_follows_its_flags, ccm_process_serves_and_releases_its_lease,
         },
         process::diagnostics::{diagnostics_name_a_quota_and_a_finalizer},

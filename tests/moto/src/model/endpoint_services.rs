@@ -28,8 +28,8 @@ impl Model {
         Ok(users.next().map(|one| refusal(one.text("serviceId"))))
     }
 
-    /// Returns the response to the deletion of endpoint services with connected consumers.
-    pub(super) fn connected(&self, call: &Call) -> Existing {
+    /// Returns the response to the deletion of endpoint services, if consumers are connected to them.
+    pub(super) fn existing_connections(&self, call: &Call) -> Existing {
         if !self.state().consumers {
             return Existing::Nothing;
         }

@@ -86,7 +86,7 @@ impl Model {
     }
 
     /// Omits each resource that is created from now on from its first `reads` reads, and some of its tags from as many
-    /// further reads. With 0 everything is visible.
+    /// further reads. With 0, those of earlier delays become visible.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

@@ -44,7 +44,7 @@ impl Model {
             "CreateLoadBalancer" => self.existing_balancer(call).await,
             "CreateTargetGroup" => self.existing_group(call).await,
             "CreateListener" => self.existing_listener(call).await,
-            "DeleteVpcEndpointServiceConfigurations" => Ok(self.connected(call)),
+            "DeleteVpcEndpointServiceConfigurations" => Ok(self.existing_connections(call)),
             _ => Ok(Existing::Nothing),
         }
     }

@@ -35,7 +35,8 @@ pub(super) struct Visibility {
 }
 
 impl Visibility {
-    /// Sets the delay in reads; with 0 everything is visible.
+    /// Sets the delay in reads of resources that are created later. With 0, those of earlier delays become visible.
+    /// Resources omitted from lists and hidden Classic Load Balancers are still missing.
     pub(super) fn set(&mut self, delay: u64) {
         self.delay = delay;
         if delay == 0 {

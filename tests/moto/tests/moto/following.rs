@@ -221,7 +221,7 @@ pub async fn elastic_addresses_fit_the_scheme_of_the_existing_load_balancer(_: S
     let address = moto.aws.call(Service::Ec2, "AllocateAddress", &[("Domain", "vpc")]).await?;
     let allocation = texts(&address, "allocationId").pop().context("no allocation")?;
     let elastic = with(&one, &[("subnets", &*moto.network.subnets[0]), ("eip-allocations", &allocation)]);
-    balancers.targeting(&elastic).context("the request depends on the existing load balancer")?;
+    balancers.targeting(&elastic).context("refused without reading the scheme of the existing load balancer")?;
     settle(&moto, &*balancers, &elastic, &all).await?;
     delete(&*balancers, &one.id).await?;
 

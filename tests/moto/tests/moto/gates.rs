@@ -34,7 +34,7 @@ impl GatedPods {
         Ok(self.pods.patch_status(name, &PatchParams::default(), &Patch::Strategic(&status)).await?)
     }
 
-    /// Lists pods as endpoints that are not ready, as long as their gates are not true.
+    /// Replaces the endpoints of the slice by these pods and addresses. None of the endpoints is ready.
     async fn apply_slice(&self, pods: &[(&Pod, &str)]) -> Result<()> {
         let endpoint = |(pod, address): &(&Pod, &str)| {
             let meta = &pod.metadata;
@@ -72,8 +72,8 @@ impl GatedPods {
     }
 }
 
-/// Pods are registered as targets before they are ready. They get conditions with the health of their targets, and
-/// become ready when the load balancer is deleted.
+/// Pods are registered as targets before they are ready. Their conditions follow the health of their targets, and
+/// become true when the load balancer is deleted.
 pub async fn pods_become_ready_when_their_targets_are_healthy(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let control_plane = bed.cloud.bed.clone();

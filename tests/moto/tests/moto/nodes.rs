@@ -113,7 +113,7 @@ pub async fn node_waits_for_an_instance_that_is_not_visible_yet(_: Space) -> Res
     let bed = AwsBed::start().await?;
     let instance = &bed.moto.run(1).await?[0];
     bed.moto.proxy.hide(&instance.id, u64::MAX);
-    // The manager gets the real age of the Node.
+    // By the clock of `AwsBed::ccm` the Node would be an hour old, and the instance of such a Node counts as missing.
     let _manager = bed.ccm_at(&Faults::default(), &[], SignedDuration::ZERO).await?;
     bed.register(instance, json!({"spec": {"providerID": instance.provider_id()}})).await?;
     bed.cloud.set_ready_condition(&instance.name, "False").await?;

@@ -16,7 +16,8 @@ pub async fn shared_group_is_deleted_when_deletions_overlap(_: Space) -> Result<
     delete_overlapping(&moto, &dns(1, 30_053, &[]), &dns(2, 31_053, &[])).await
 }
 
-/// A rule of two load balancers without security groups is not handed over to the one that was deleted in the meantime.
+/// Two load balancers without security groups share a rule. The deletion of the first one revokes it: the second one
+/// was deleted in the meantime and does not get it.
 pub async fn shared_rule_is_revoked_when_deletions_overlap(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let bare = [("disable-nlb-sg", "true")];

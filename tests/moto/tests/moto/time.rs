@@ -127,7 +127,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await?;
     check_no_resources(&moto).await?;
 
-    // The setup fails each time: every attempt requests a pause, and a warning is about all of them.
+    // The setup fails each time: each `ensure` requests a pause, and the warning stays once it has appeared.
     moto.proxy.fail_setup(1000);
     let one = spec(1, &[]);
     let created = moto.proxy.calls_of("CreateLoadBalancer");
@@ -147,7 +147,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     check_no_resources(&moto).await
 }
 
-/// A resource that is in use does not keep a Service in deletion without a word.
+/// A deletion that waits for a resource in use returns an error after many reads.
 pub async fn deletion_that_another_client_prevents_is_reported(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -287,7 +287,7 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-/// All pages are read, with several Services among foreign load balancers.
+/// All pages of lists are read, with the load balancers of several Services.
 pub async fn every_page_is_read(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);

@@ -20,7 +20,7 @@ use super::super::desired::{Place, members};
 use super::super::topology::Shares;
 use crate::network::service_endpoints::slice_writes::Plan;
 
-/// Returns an object with only a name.
+/// Returns an object in the namespace `ns`, with a name and the metadata that the API server sets.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {

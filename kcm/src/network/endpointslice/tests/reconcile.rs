@@ -1,4 +1,4 @@
-//! Reconciles of Services without slices of their own.
+//! Reconciles of Services: without slices of their own, with failed writes, and with delayed removals.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

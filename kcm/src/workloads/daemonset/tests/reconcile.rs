@@ -102,7 +102,7 @@ impl Bench {
             },
             queue: Queue::new(QueueOptions::named("test")),
             clock: Arc::new(now),
-            comparing: false,
+            compares_numbers: false,
             memory,
             debouncer: Default::default(),
             backoffs: Default::default(),

@@ -81,7 +81,7 @@ fn tolerations_compare_numbers_only_with_the_gate() {
     let placement = set_with(0, above).placement.expect("a template");
     let mut tainted = node("node-1", &[], &[("x", NO_SCHEDULE)]);
     tainted.taints[0].value = "9".into();
-    assert_eq!([false, true].map(|comparing| fit(&placement, &tainted, comparing)), [STAYS, RUNS]);
+    assert_eq!([false, true].map(|compares_numbers| fit(&placement, &tainted, compares_numbers)), [STAYS, RUNS]);
 }
 
 #[test]

@@ -266,7 +266,7 @@ impl Balancers {
         let Some(source) = classic.security_groups.first().filter(|_| work.settings.node_rules) else {
             return Ok(Vec::new());
         };
-        let mut groups = self.target_groups(work, listing).await?.groups;
+        let mut groups = self.target_security_groups(work, listing).await?.groups;
         groups.remove(source);
         let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await?;
         Ok(opened.refused)

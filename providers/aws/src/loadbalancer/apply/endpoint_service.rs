@@ -51,7 +51,8 @@ impl Balancers {
     }
 
     /// Prepares the endpoint service for changes of the load balancer: an old load balancer cannot be deleted while the
-    /// endpoint service uses it. Returns true if a load balancer is marked, and the endpoint service is as desired.
+    /// endpoint service uses it. Returns true if a load balancer is marked; the endpoint service is then as desired,
+    /// unless the Service's load balancer is not active yet.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,

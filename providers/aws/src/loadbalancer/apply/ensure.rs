@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::loadbalancer::apply::balancers::{Balancers, Work, name_taken};
 use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::classic::later;
-use crate::loadbalancer::apply::opening::{TargetGroups, unopened_targets_warning};
+use crate::loadbalancer::apply::opening::{TargetSecurityGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::{diff, node_rules};
@@ -115,7 +115,7 @@ impl Balancers {
             return self.wait_for_creation(spec, work, (&listing, &observed), pause, state).await;
         }
         let network = self.networks.network(session).await?;
-        let nodes = self.target_groups(work, &listing).await?;
+        let nodes = self.target_security_groups(work, &listing).await?;
         let (desired, backend, mut warnings) = self.desire(work, &listing, &network, &observed).await?;
         warnings.extend(unopened_targets_warning(session, &nodes.undecided));
         warnings.extend(self.warn_of_group(work, &observed));
@@ -285,7 +285,7 @@ impl Balancers {
         (listing, network): (&Listing, &Network),
         desired: &Desired,
         observed: &mut ObservedStack,
-        nodes: &TargetGroups,
+        nodes: &TargetSecurityGroups,
         state: &mut BalancerState,
     ) -> Result<(PlanProgress, Vec<String>), CloudError> {
         if work.settings.node_rules {

@@ -15,8 +15,8 @@ use crate::session::Session;
 
 /// Security groups of targets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct TargetGroups {
-    /// Groups that rules are added to.
+pub(super) struct TargetSecurityGroups {
+    /// The security groups that rules are added to.
     pub groups: BTreeSet<String>,
     /// Nodes and addresses with several groups, none of them tagged: no rule is added for them.
     pub undecided: BTreeSet<String>,
@@ -26,7 +26,7 @@ pub(super) struct TargetGroups {
     pub incomplete: bool,
 }
 
-impl TargetGroups {
+impl TargetSecurityGroups {
     fn add(&mut self, target: &str, own: &[String], tagged: &BTreeSet<&str>) {
         match own_groups(own, tagged) {
             Some(groups) => self.groups.extend(groups),
@@ -67,7 +67,7 @@ fn groups_of_targets(
     targets: &Targets,
     instances: &BTreeMap<String, InstanceNetwork>,
     addresses: &AddressGroups,
-) -> TargetGroups {
+) -> TargetSecurityGroups {
     let is_unknown = |pod: &PodAddress| {
         let instance = pod.instance.as_ref().and_then(|id| instances.get(id));
         pod.pod.is_some() && instance.is_none()
@@ -78,7 +78,7 @@ fn groups_of_targets(
     let is_missing = |(_, id): (String, &str)| !instances.contains_key(id);
     let incomplete = targets.incomplete || addresses.missing.iter().any(is_unknown) || nodes.clone().any(is_missing);
     let pending = addresses.pending.clone();
-    let mut found = TargetGroups { pending, incomplete, ..TargetGroups::default() };
+    let mut found = TargetSecurityGroups { pending, incomplete, ..TargetSecurityGroups::default() };
     let pods = addresses.missing.iter().filter_map(|pod| Some((pod.address.to_string(), pod.instance.as_deref()?)));
     for (target, id) in nodes.chain(pods) {
         if let Some(instance) = instances.get(id) {
@@ -93,9 +93,13 @@ fn groups_of_targets(
 
 impl Balancers {
     /// Finds the security groups of a Service's targets.
-    pub(super) async fn target_groups(&self, work: &Work<'_>, listing: &Listing) -> Result<TargetGroups, CloudError> {
+    pub(super) async fn target_security_groups(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+    ) -> Result<TargetSecurityGroups, CloudError> {
         if !work.settings.node_rules {
-            return Ok(TargetGroups::default());
+            return Ok(TargetSecurityGroups::default());
         }
         let mut pods = pods(work);
         if !pods.is_empty() {
@@ -199,7 +203,10 @@ mod tests {
         let addresses = AddressGroups { missing, pending: pending.clone(), ..AddressGroups::default() };
         let found = groups_of_targets(&BTreeSet::new(), &samples::nodes([]), &instances, &addresses);
         let groups = ["sg-excluded".to_owned()].into();
-        assert_eq!(found, TargetGroups { groups, pending, incomplete: true, ..TargetGroups::default() });
+        assert_eq!(
+            found,
+            TargetSecurityGroups { groups, pending, incomplete: true, ..TargetSecurityGroups::default() }
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::backend_group::{RangeRules, Shared};
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::apply::opening::TargetGroups;
+use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::model::range_rules;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
@@ -36,14 +36,14 @@ pub(super) fn own_rule_names(
 }
 
 impl Balancers {
-    /// Sets the rules in the groups of targets. Until the load balancer is `done`, rules are added (also those for its
-    /// future subnets) and none are revoked: traffic still uses the old paths. Returns the refusals.
+    /// Sets the rules in the security groups of targets. Until the load balancer is `done`, rules are added (also those
+    /// for its future subnets) and none are revoked: traffic still uses the old paths. Returns the refusals.
     pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,
         (listing, network): (&Listing, &Network),
         (desired, observed): (&Desired, &ObservedStack),
-        nodes: &TargetGroups,
+        nodes: &TargetSecurityGroups,
         done: bool,
         state: &mut BalancerState,
     ) -> Result<Vec<String>, CloudError> {
@@ -90,7 +90,8 @@ impl Balancers {
         state: &BalancerState,
     ) -> Result<(), CloudError> {
         let names = own_rule_names(session, id, listing, &[]);
-        // Rules that an earlier process has just added may be missing from reads before the last round of the deletion.
+        // Before `all_visible`, reads may lack rules that an earlier process has just added. What was read before the
+        // last pause of this deletion is read again.
         if let Some(changed) = state.changed.filter(|_| Instant::now() < self.all_visible()) {
             shared.forget_rules_before(changed);
         }

@@ -9,7 +9,7 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::apply::opening::TargetGroups;
+use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::target_change::{Sharing, TargetChanges, plan_changes};
@@ -247,7 +247,7 @@ impl Balancers {
         // The tags of nodes' groups hardly ever change, so an old listing suffices.
         let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
-        let TargetGroups { groups, pending, .. } = self.target_groups(work, &listing).await?;
+        let TargetSecurityGroups { groups, pending, .. } = self.target_security_groups(work, &listing).await?;
         let access = Access { pending, needs_stack: false };
         let ports = node_rules::requested_ports(work.settings, work.targets);
         if state.opening.covers(&groups, &ports) {

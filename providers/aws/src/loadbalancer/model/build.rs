@@ -26,9 +26,9 @@ pub(crate) struct StackInputs<'a> {
     pub cluster: &'a ClusterTags,
     pub network: &'a Network,
     pub observed: &'a ObservedStack,
-    /// The group that nodes' rules reference, if this load balancer should have it.
+    /// The security group that nodes' rules reference, if this load balancer should have it.
     pub backend: Option<&'a str>,
-    /// The ids of the groups that annotations name.
+    /// The ids of the security groups that annotations name.
     pub named_groups: &'a [String],
     pub targets: &'a Targets,
 }
@@ -51,7 +51,7 @@ pub(crate) fn existing<'a>(
     fit.first().copied()
 }
 
-/// Returns true if a load balancer should have the group that nodes' rules reference.
+/// Returns true if a load balancer should have the security group that nodes' rules reference.
 pub(crate) fn wants_backend(
     settings: &Settings,
     existing: Option<&ObservedBalancer>,
@@ -63,7 +63,8 @@ pub(crate) fn wants_backend(
 }
 
 /// Returns true if a load balancer still sends traffic to nodes or pods, and should send it to an Application Load
-/// Balancer. The nodes and pods are reached only while the load balancer has the group that their rules reference.
+/// Balancer. The nodes and pods are reached only while the load balancer has the security group that their rules
+/// reference.
 fn is_leaving_nodes(settings: &Settings, existing: Option<&ObservedBalancer>, observed: &ObservedStack) -> bool {
     let own = existing.filter(|one| settings.alb.is_some() && !one.shared);
     let mut forwards = own.into_iter().flat_map(|one| &one.listeners).flat_map(|listener| &listener.forwards);
@@ -160,7 +161,7 @@ fn choose_subnets(
     Ok((mappings, dualstack))
 }
 
-/// Checks that the Service's ports are free on a load balancer that the user made.
+/// Checks that the Service's ports are free on a load balancer that the user made, or that several Services share.
 fn check_ports(settings: &Settings, shared: &ObservedBalancer) -> Result<(), CloudError> {
     match settings.listeners.iter().find(|listener| shared.taken.contains(&listener.port)) {
         Some(listener) => {

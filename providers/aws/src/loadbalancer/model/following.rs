@@ -1,6 +1,6 @@
 //! The targets of existing target groups that a Service's current request does not describe: it is invalid, AWS refused
-//! to change the load balancer to it, or the change is not finished. Everything that decides about these targets is read
-//! from the target groups.
+//! to change the load balancer to it, or the change is not finished. The settings for these targets are read from the
+//! target groups, as far as the groups have them. The Service's current ports and node ports count, too.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,8 @@ pub(crate) struct Followed {
 /// The ports at which nodes are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodePorts {
-    /// Those of the target groups: other groups get the current ones.
+    /// The port of each target group, also if the Service has another one now: the group is being replaced by one with
+    /// the current port.
     OfGroups,
     /// Those that the Service has now, which are the only ones that kube-proxy serves.
     Current,
@@ -40,7 +41,8 @@ pub(crate) enum NodePorts {
 
 /// Returns the target groups that listeners of the Service's load balancers send traffic to, except `described` ones.
 ///
-/// A group is left out if nothing is known of its targets: the Service no longer has the port.
+/// A group is left out if its targets are unknown: they are pods of a port that the Service no longer has, or an
+/// Application Load Balancer.
 pub(crate) fn followed(
     spec: &LoadBalancerSpec,
     observed: &ObservedStack,

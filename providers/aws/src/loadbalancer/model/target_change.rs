@@ -120,9 +120,11 @@ mod tests {
             ("b", "abx", Some("ab"), (None, "", "a", Some("b"))),
             ("bc", "abx", Some("ab"), (Some("abc"), "c", "a", Some("bc"))),
             ("b", "ab", None, (Some("b"), "", "", None)),
-            // The process crashed before it registered targets, and before it deregistered them.
+            // The process crashed after it wrote the record, before it registered the target.
             ("ab", "ax", Some("ab"), (None, "b", "", None)),
+            // The process crashed after it deregistered the target, before it wrote the record.
             ("b", "bx", Some("ab"), (None, "", "", Some("b"))),
+            // No target is wanted.
             ("", "abx", Some("ab"), (None, "", "ab", Some(""))),
         ] {
             let found = shared_changes(&set(wanted), &set(registered), recorded.map(set).as_ref());

@@ -2,7 +2,7 @@
 //!
 //! Each decision that relies on such a response has a guard. A *search* is a listing of everything with tags, groups
 //! and Classic Load Balancers; `all_visible` is the time from which it contains all that earlier processes have
-//! created.
+//! created. A Service *starts empty* if it had no finalizer before: no other process has created anything for it.
 //!
 //! | missing | decision | guard |
 //! | --- | --- | --- |
@@ -24,8 +24,8 @@
 //! | a target group of a user | the user has deleted it | it is read by its ARN |
 //! | the network interface of a pod | its security group is not opened | several lookups (`AddressGroups::pending`) |
 
-/// Number of responses without a new resource after which the resource counts as missing. With the pauses between them,
-/// these responses take some seconds.
+/// Maximum number of responses that may lack an existing resource. After one more, the resource counts as missing. With
+/// the pauses between them, these responses take some seconds.
 const MISSING: u32 = 4;
 
 /// The number of responses without a resource that may exist.

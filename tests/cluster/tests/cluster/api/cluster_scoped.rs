@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::auth::serviceaccount::on_own_control_plane;
+use crate::auth::serviceaccount::on_bed_without_accounts;
 use crate::robustness::invariants::{only_declared, until_quiet};
 
 async fn create<K>(api: &Api<K>, object: Value) -> Result<K>
@@ -47,7 +47,7 @@ fn part(name: &str, key: &str, resource: &str) -> Value {
 }
 
 pub async fn cluster_roles_are_aggregated(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let roles: Api<ClusterRole> = Api::all(space.bed.client.clone());
     let key = format!("example.com/{}", space.namespace);
     let (sum, a, b) =
@@ -108,7 +108,7 @@ fn bootstrap_token(id: &str, expiration: &str) -> Value {
 }
 
 pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let secrets: Api<Secret> = Api::namespaced(space.bed.client.clone(), "kube-system");
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-public");
     let flags = ["--controllers=bootstrapsigner,tokencleaner"];
@@ -165,7 +165,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
 
 pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
     const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let bundles: Api<ClusterTrustBundle> = Api::all(space.bed.client.clone());
     let ca = std::fs::read_to_string(space.bed.cluster.ca_certificate())?;
     let other_signer = json!({
@@ -209,7 +209,7 @@ pub async fn one_trust_bundle_is_published(space: Space) -> Result<()> {
 
 pub async fn ttl_annotation_of_nodes_is_set(space: Space) -> Result<()> {
     const TTL: &str = "node.alpha.kubernetes.io/ttl";
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let nodes: Api<Node> = Api::all(space.bed.client.clone());
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&space, &faults, &["--controllers=ttl-controller"]).await?;
@@ -243,7 +243,7 @@ pub async fn ttl_annotation_of_nodes_is_set(space: Space) -> Result<()> {
 }
 
 pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let ranges: Api<ServiceCIDR> = Api::all(space.bed.client.clone());
     let services: Api<Service> = space.api();
     let faults = Faults::default();

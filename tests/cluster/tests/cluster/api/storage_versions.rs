@@ -1,4 +1,4 @@
-//! Storage versions on a real API server: entries of stopped API servers, and migrations.
+//! Storage versions on a real API server: the entries of stopped API servers.
 
 use anyhow::{Result, ensure};
 use cluster_tests::programs::KCM;

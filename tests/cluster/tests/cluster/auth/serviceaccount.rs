@@ -26,8 +26,8 @@ use crate::robustness::scenario::Scenario;
 /// An RSA key pair whose tokens the API server accepts, in addition to those of its own key.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
-/// Creates a space on a control plane on which no other client creates accounts.
-pub async fn on_own_control_plane(space: &Space) -> Result<Space> {
+/// Creates a space on a second control plane, without a manager that creates accounts. All callers share it.
+pub async fn on_bed_without_accounts(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
         let extra_apiserver_flags = vec![format!("--service-account-key-file={RSA}.pub")];
@@ -46,7 +46,7 @@ async fn default_account(space: &Space) -> Result<ServiceAccount> {
 }
 
 pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &["--controllers=serviceaccount-controller"]).await?;
     let first = default_account(&space).await?;
@@ -82,7 +82,7 @@ pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()
 pub async fn root_certificates_are_published_and_repaired(space: Space) -> Result<()> {
     const NAME: &str = "kube-root-ca.crt";
     const DESCRIPTION: &str = "kubernetes.io/description";
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let faults = Faults::default();
     let flags = ["--controllers=root-ca-certificate-publisher-controller", &root_ca_flag(&space)];
     let _manager = Manager::start_with(&space, &faults, &flags).await?;
@@ -130,7 +130,7 @@ pub async fn root_certificates_are_published_and_repaired(space: Space) -> Resul
 }
 
 pub async fn pods_of_a_deployment_have_a_token(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let workloads = "deployment-controller,replicaset-controller";
     let accounts = "serviceaccount-controller,root-ca-certificate-publisher-controller";
     let controllers = format!("--controllers={workloads},{accounts}");
@@ -195,7 +195,7 @@ fn algorithm(token: &str) -> Result<String> {
 }
 
 pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let robot = format!("system:serviceaccount:{}:robot", space.namespace);
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     let faults = Faults::default();
@@ -249,7 +249,7 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
 /// Upstream's controller drops the secret after the tenth retry.
 pub async fn token_secret_that_was_refused_eleven_times_gets_its_token(space: Space) -> Result<()> {
     const REFUSALS: usize = 11;
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     let faults = Faults::script([Rule::on(Verb::Update, "secrets", Effect::Refuse(403, None)).times(REFUSALS)]);
     let key = format!("--service-account-private-key-file={}", space.bed.cluster.service_account_key().display());
@@ -272,7 +272,7 @@ async fn until_secret_deleted(space: &Space, secret: &str, what: &str) -> Result
 pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> Result<()> {
     const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
     const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let maps: Api<ConfigMap> = Api::namespaced(space.bed.client.clone(), "kube-system");
     eventually("the API server records since when it tracks tokens", || async { Ok(maps.get(TRACKING).await?) })
         .await?;
@@ -319,7 +319,7 @@ pub async fn tokens_of_former_versions_are_marked_and_deleted(space: Space) -> R
 
 /// A ReplicaSet's pods are refused until their account exists; then they are created.
 pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let workloads = "--controllers=replicaset-controller";
     let manager = Manager::start_with(&space, &Faults::default(), &[workloads]).await?;
     space.create::<ReplicaSet>(cluster_tests::objects::replica_set("web", 1)).await?;

@@ -14,7 +14,7 @@ use kube::{Client, Config};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
-use crate::auth::serviceaccount::on_own_control_plane;
+use crate::auth::serviceaccount::on_bed_without_accounts;
 use crate::robustness::invariants::only_declared;
 
 /// The attribute from which the API server reads the UID of a user.
@@ -130,7 +130,7 @@ async fn check_client_certificate(
 }
 
 pub async fn kubelet_certificates_are_signed(space: Space) -> Result<()> {
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let (ca, ca_key) = (space.bed.cluster.ca_certificate(), space.bed.cluster.ca_key());
     let signing = [
         format!("--cluster-signing-cert-file={}", ca.display()),

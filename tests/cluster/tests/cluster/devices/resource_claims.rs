@@ -20,11 +20,12 @@ pub const CONTROLLER: &str = "resourceclaim-controller";
 pub const ALONE: &str = "--controllers=resourceclaim-controller";
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// Returns the name of the test's driver, of its class of devices, and of the extended resource that they implement.
+/// Returns the name of the test's driver, which is also that of its DeviceClass.
 fn driver(space: &Space) -> String {
     format!("{}.example.com", space.namespace)
 }
 
+/// Returns the name of the extended resource that the devices implement.
 fn extended_resource(space: &Space) -> String {
     format!("{}.example.com/gpu", space.namespace)
 }
@@ -267,7 +268,7 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     only_declared(&faults, &[CONTROLLER])
 }
 
-pub async fn consumers_with_hostile_names_are_dropped(space: Space) -> Result<()> {
+pub async fn absent_pods_are_dropped_and_other_consumers_are_kept(space: Space) -> Result<()> {
     devices(&space, &["a"]).await?;
     shared_claim(&space, "shared").await?;
     space.create::<Pod>(pod_with_claims("web", &[("gpu", SHARED, "shared")])).await?;

@@ -335,8 +335,8 @@ pub async fn bare_control_plane() -> Result<ControlPlane> {
     all_gates::control_plane(Options { kwok: false, scheduler: false, ..Options::default() }).await
 }
 
-/// Requests every path of both binaries as each client without access.
-pub async fn unauthenticated_clients_are_refused_everywhere(_: Space) -> Result<()> {
+/// Requests every path of both binaries as each client without access and as the administrator.
+pub async fn clients_without_access_get_only_open_paths(_: Space) -> Result<()> {
     let cluster = bare_control_plane().await?;
     let [valid, invalid @ ..] = insiders_tokens(&cluster)?;
     let denied_clients = denied_clients(&cluster, &invalid)?;

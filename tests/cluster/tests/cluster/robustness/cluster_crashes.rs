@@ -25,7 +25,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// Flags of its managers.
     pub flags: fn(&Space) -> Vec<String>,
-    /// A kind that its managers watch.
+    /// A resource that its managers watch. In the end, a further manager is started: once it watches the resource, it
+    /// may write nothing.
     pub kind: &'static str,
     /// Actions of users and the states that they wait for; each run uses another name.
     pub run: fn(Space, String) -> StepFuture,

@@ -14,7 +14,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// Flags of its managers.
     pub flags: &'static [&'static str],
-    /// A kind that its managers watch: a manager that has listed it has found its work.
+    /// A resource that its managers watch. In the end, a further manager is started: once it watches the resource, it
+    /// may write nothing.
     pub kind: &'static str,
     /// Actions of users, each followed by a wait for a state. At the same time, managers are started and crash.
     pub run: fn(Space) -> StepFuture,

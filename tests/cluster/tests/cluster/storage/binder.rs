@@ -18,7 +18,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::auth::serviceaccount::on_own_control_plane;
+use crate::auth::serviceaccount::on_bed_without_accounts;
 use crate::robustness::invariants::only_declared;
 use crate::workloads::statefulset::{settled, stateful_set};
 
@@ -508,8 +508,8 @@ static WIPES: Mutex<()> = Mutex::const_new(());
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
-    // The managers of other tests would also wipe the volume.
-    let space = on_own_control_plane(&space).await?;
+    // On the control plane of most tests, the managers of other tests would also wipe the volume.
+    let space = on_bed_without_accounts(&space).await?;
     let storage = Storage::new(&space);
     let (template, flag) = recycler_template(&space, SUCCEED)?;
     let faults = Faults::default();
@@ -534,7 +534,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
 /// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
 pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
-    let space = on_own_control_plane(&space).await?;
+    let space = on_bed_without_accounts(&space).await?;
     let storage = Storage::new(&space);
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
     let (failing, flag) = recycler_template(&space, FAIL)?;
