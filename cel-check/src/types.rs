@@ -73,7 +73,8 @@ pub struct Parts {
     depth: u16,
 }
 
-/// An object type. Two of them are the same type if their names are equal and they were derived from the same schema.
+/// An object type. Two of them are the same type if their names are equal and, with fields of a schema, their
+/// [`origin`](LazyFields::origin) is the same root type.
 #[derive(Debug)]
 pub struct ObjectType {
     /// The name, as in messages.

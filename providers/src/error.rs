@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The resource that the call names does not exist. Never for an instance: its state is `Gone`.
+    /// The resource that the call names does not exist. Not for an instance that is described: its state is `Gone`.
     NotFound,
     /// The cloud requests a lower call rate.
     Throttled {

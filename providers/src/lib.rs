@@ -10,8 +10,9 @@
 //!   as [`Progress::After`] or [`Deletion::InProgress`].
 //! * It may be dropped at any await, and the process may die there. That is equivalent to a lost response: the next
 //!   call finds the created resources and continues from there.
-//! * It may be called for different objects concurrently. Controllers call it for one object at a time. But the last
-//!   call of the previous leader may still run when a new leader makes its first.
+//! * It may be called concurrently: reads for any objects, changes for different objects. For one object, a leader
+//!   makes at most one changing call at a time. But the last call of the previous leader may still run when a new
+//!   leader makes its first.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

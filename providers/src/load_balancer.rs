@@ -395,11 +395,11 @@ pub trait LoadBalancers: Send + Sync {
     /// something may exist that the cloud does not list yet.
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
-    /// Same as [`delete`](LoadBalancers::delete), with the last known desired state, for clouds in which the load
-    /// balancer's project or network would otherwise have to be searched for. `None` if this process has not reconciled
-    /// the Service before its deletion.
+    /// Deletes with the last known spec, otherwise as [`delete`](LoadBalancers::delete). For clouds in which the load
+    /// balancer's project or network would otherwise have to be searched for. `last` is `None` if this process has not
+    /// reconciled the Service before its deletion.
     ///
-    /// It is a hint. The load balancer may have been created from an earlier state, so that the deletion must be
+    /// The spec is a hint. The load balancer may have been created from an earlier one, so that the deletion must be
     /// complete without it.
     ///
     /// # Errors

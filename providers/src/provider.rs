@@ -15,7 +15,7 @@ use crate::tagging::Tagging;
 /// A cloud. Controllers that need a missing capability do not start.
 ///
 /// A provider is built on every replica, leader or not, so that building it must make no calls. The first calls are
-/// made by [`initialize`](CloudProvider::initialize), only on the leader.
+/// made by [`initialize`](CloudProvider::initialize), never on a standby.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
@@ -30,7 +30,8 @@ pub trait CloudProvider: Send + Sync {
     }
 
     /// Makes the calls that everything else needs: finds the network, checks the credentials. Called on the leader
-    /// before any controller starts, and again after an error; a second call after a success does nothing.
+    /// before any controller calls the cloud, by a check of the configuration, and again after an error. A second call
+    /// after a success does nothing.
     ///
     /// # Errors
     /// Any kind; the caller logs it and retries, because operators fix configuration and permissions while the process

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::instance::Address;
 
-/// A node that may receive traffic. Excluded, deleted and draining nodes are already left out; unready nodes and nodes
-/// without a pod of the Service are included, because health checks decide about them.
+/// A node that may receive traffic. Left out are nodes with the exclusion label, nodes that are being deleted, and
+/// nodes with a taint with which the cluster autoscaler or Karpenter announces their removal. Cordoned nodes are
+/// included. Unready nodes and nodes without a pod of the Service are included, too, because health checks decide about
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTarget {
     /// The Node's name.
@@ -44,7 +46,7 @@ pub struct EndpointTarget {
     pub port: u16,
     /// The node it is on.
     pub node: Option<String>,
-    /// `spec.providerID` of that node, which may be excluded from [`Targets::nodes`] or drained and still run the pod.
+    /// `spec.providerID` of that node. The node may be missing in [`Targets::nodes`] and still run the pod.
     pub provider_id: Option<String>,
     /// The zone it is in.
     pub zone: Option<String>,
@@ -64,8 +66,10 @@ pub struct EndpointTarget {
 pub struct Targets {
     /// Ordered by name, each name once.
     pub nodes: Arc<[NodeTarget]>,
-    /// Ordered by port name, address and port; empty unless the provider requested endpoints with
-    /// [`Targeting::Endpoints`](crate::Targeting), or the load balancer is not as requested yet.
+    /// Ordered by port name, address and port. For a Service with [`Targeting::Nodes`](crate::Targeting) empty, except
+    /// while its load balancer is not as requested yet, because that may still have endpoints as targets. In
+    /// [`follow_targets`](crate::LoadBalancers::follow_targets) given for every Service, because the kind is unknown.
+    /// Always empty if the provider's features do not include endpoints.
     pub endpoints: Arc<[EndpointTarget]>,
     /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,

@@ -160,13 +160,13 @@ impl Collector for Stores {
         gauges(
             &mut encoder,
             "controllers_store_undecodable_objects",
-            "Objects that the API server has and that cannot be decoded; until that is fixed, nothing of their kind is deleted",
+            "Objects that the API server has and that cannot be decoded; until that is fixed, no objects of their kind are deleted as surplus",
             each(|stats| stats.undecodable() as f64),
         )?;
         gauges(
             &mut encoder,
             "controllers_store_stale_objects",
-            "Objects kept in memory in an older state, because the newest one cannot be decoded; nothing is deleted because of them",
+            "Objects kept in memory in an older state, because the newest one cannot be decoded; a reconcile that reads one deletes nothing in its namespace",
             each(|stats| stats.stale() as f64),
         )?;
         self.encode_informers(&mut encoder)?;

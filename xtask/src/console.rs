@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_is_used_on_a_terminal_when_no_color_is_unset() {
+    fn colour_is_used_on_a_terminal_when_no_color_is_unset_or_empty() {
         let cases = [
             (true, None, true),
             (true, Some(""), true),

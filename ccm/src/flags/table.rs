@@ -40,7 +40,7 @@ component::flags! {
         "default-tags": Map = "", Effective, "Tags of all cloud resources of Services, as key=value, comma-separated; they override those of a Service";
         "external-managed-tags": Strings = "[]", Effective, "Keys of tags that other tools set on the cloud resources of Services: this manager neither sets nor removes them";
         "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of deleted Services";
-        "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and with it the annotation types external and nlb-ip";
+        "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS, service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and also selects Services without a class whose annotation aws-load-balancer-type is external or nlb-ip";
         "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer reports them as healthy; watches all pods, and needs the permissions in deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Create load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
         "max-targets-per-target-group": Int = "0", Effective, "Maximum number of targets registered in a target group; 0 means no limit";

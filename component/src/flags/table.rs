@@ -7,7 +7,8 @@ use super::value::Type;
 pub enum Effect {
     /// The value is used.
     Effective,
-    /// The value is validated and stored, but not used yet.
+    /// The value is validated and stored, but not used: the flag is not implemented yet, or never has an effect here,
+    /// for example because upstream ignores it too.
     NoEffectYet,
 }
 

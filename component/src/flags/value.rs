@@ -118,7 +118,9 @@ impl Type {
             Type::PlainGates => "comma-separated gate=true|false pairs",
             Type::Level => "a whole number between 0 and 2147483647",
             Type::VModule => "comma-separated pattern=N pairs",
-            Type::Version => "true, false, raw, or this version as v1.37.0 with any suffix",
+            Type::Version => {
+                "true, false, raw, or this version: v1.37.0, optionally with a pre-release and a build, such as v1.37.0-rc.1+5"
+            }
             Type::Quantity => "an amount, such as 512, 1k, 2Ki or 3M",
         }
     }

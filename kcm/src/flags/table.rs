@@ -1,5 +1,5 @@
-//! The table of every flag of kube-controller-manager 1.37. `NoEffectYet` marks flags that are accepted and not
-//! implemented.
+//! The table of every flag of kube-controller-manager 1.37. `NoEffectYet` marks flags that are accepted and have
+//! no effect.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};

@@ -1,15 +1,15 @@
-//! A number or a percentage (apimachinery/pkg/util/intstr).
+//! A number or a text: a percentage, or the name of a port (apimachinery/pkg/util/intstr).
 
 use crate::intern::Str;
 use crate::wire::schema::int_or_string;
 use crate::wire::{WireError, fields};
 
-/// A count, or a text that should be a percentage.
+/// A number or a text. Fields with a count accept a percentage as text, fields with a port the port's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IntOrString {
-    /// A plain number.
+    /// A count, or the number of a port.
     Int(i32),
-    /// Text, such as `25%`.
+    /// A percentage such as `25%`, or the name of a port; not validated.
     Text(Str),
 }
 

@@ -30,8 +30,8 @@ pub fn thousandths(text: &str) -> Option<i64> {
     Some(i64::try_from(up).unwrap_or(if up < 0 { i64::MIN } else { i64::MAX }))
 }
 
-/// Formats thousandths as the API does: with powers of 1000, or of 1024 if `binary` and no precision is lost. Upstream:
-/// apimachinery/pkg/api/resource, Quantity.String.
+/// Formats thousandths as the API does: with powers of 1000, or of 1024 if `binary` and the absolute value is a whole
+/// number of at least 1024. Upstream: apimachinery/pkg/api/resource, Quantity.String.
 pub fn format_thousandths(thousandths: i64, binary: bool) -> String {
     let (sign, mut number) = if thousandths < 0 { ("-", thousandths.unsigned_abs()) } else { ("", thousandths as u64) };
     // Divides by the base as often as possible without a remainder; returns the number of divisions.

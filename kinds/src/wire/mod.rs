@@ -30,8 +30,9 @@ pub enum WireError {
 /// Memory that the elements of a repeated field may take for each byte of their message.
 ///
 /// An API server sends each field of an element that is not optional, and validates some: the records of the smallest
-/// elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. An aggregated API may send
-/// elements of two bytes.
+/// elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. The limit is above
+/// that, so that objects of an API server never exceed it. Only a hostile aggregated API does: it may send elements of
+/// two bytes.
 const MAX_EXPANSION: usize = 24;
 
 /// Memory that the elements of a repeated field may take in any case, in bytes.

@@ -42,8 +42,8 @@ impl MockLoadBalancers {
         settings::read(spec, &self.cloud.config())
     }
 
-    /// Creates missing parts and returns the load balancer. A part that exists although the read did not return it is
-    /// not created twice.
+    /// Allocates missing addresses, releases those of families that are no longer requested, creates a missing load
+    /// balancer, and returns it. A part that exists although the read did not return it is not created twice.
     async fn create_missing_parts(
         &self,
         id: &LoadBalancerId,

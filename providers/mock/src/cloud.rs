@@ -34,8 +34,8 @@ struct Inner {
 }
 
 impl MockCloud {
-    /// Creates a cloud with this configuration. `listen` is used only by [`factory`](crate::factory); nothing is served
-    /// here.
+    /// Creates a cloud with this configuration. `listen` has no effect here: the provider of
+    /// [`factory`](crate::factory) and the program `mock-cloud` serve the cloud at that address.
     ///
     /// # Errors
     /// If the configuration contains a fault that can never happen.
@@ -154,7 +154,8 @@ impl MockCloud {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while the lock is held leaves no partial change: each change is one insertion.
+        // A panic while the lock is held may leave a change incomplete. The cloud exists only for tests, which continue
+        // with that state.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

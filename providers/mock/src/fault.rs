@@ -1,4 +1,4 @@
-//! Faults: selected by operation, subject, number of the call, and probability with a seed.
+//! Faults, and the calls that they affect: by operation, subject, number of the call, and probability with a seed.
 
 use std::time::Duration;
 
@@ -58,7 +58,8 @@ operations! {
     SetTargets = true,
     /// Starts the deletion of a load balancer.
     DeleteBalancer = true,
-    /// Releases a load balancer's addresses, once it is deleted.
+    /// Releases a load balancer's addresses: all of them once it is deleted, before that those of families that are no
+    /// longer requested.
     ReleaseAddresses = true,
     /// Lists all routes.
     ListRoutes = false,
@@ -170,13 +171,13 @@ pub struct Fault {
     /// destination.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// The first affected call, counted from 1 since the fault was added.
+    /// The first affected call, counted from 1 among the calls that match since the fault was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
     /// Maximum number of affected calls; 1 if `nth` is given and this is not, else unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
-    /// The probability for each selected call, from 0 to 1; 1 by default.
+    /// The probability that a call with matching operation, subject and number is affected, from 0 to 1; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probability: Option<f64>,
     /// The effect.
@@ -291,7 +292,7 @@ impl CombinedEffect {
     }
 }
 
-/// A fault with the numbers of calls that it selected and affected.
+/// A fault with the numbers of calls that matched and that it affected.
 #[derive(Debug, Clone)]
 struct ArmedFault {
     id: u64,
@@ -307,7 +308,7 @@ pub struct FaultView {
     pub id: u64,
     /// The fault.
     pub fault: Fault,
-    /// Number of calls that it selected.
+    /// Number of calls whose operation and subject matched.
     pub seen: u64,
     /// Number of calls that it affected.
     pub fired: u64,
@@ -351,8 +352,8 @@ impl Faults {
             .collect()
     }
 
-    /// Counts the call and returns the effect of all faults on it. The calls that a probability selects depend only on
-    /// the seed, the fault and the number of the call among those that the fault selects.
+    /// Counts the call and returns the effect of all faults on it. The calls that a fault affects by its probability
+    /// depend only on the seed, the fault's id and the call's number among those with its operation and subject.
     pub fn decide(&mut self, operation: Operation, subject: &str) -> CombinedEffect {
         let mut effect = CombinedEffect::default();
         for armed in &mut self.armed {
@@ -363,8 +364,8 @@ impl Faults {
             armed.seen += 1;
             let limit = fault.times.unwrap_or(if fault.nth.is_some() { 1 } else { u64::MAX });
             let has_started = armed.seen >= fault.nth.unwrap_or(1);
-            let is_selected = fault.probability.is_none_or(|p| pseudorandom(self.seed, armed.id, armed.seen) < p);
-            if has_started && armed.fired < limit && is_selected {
+            let is_drawn = fault.probability.is_none_or(|p| pseudorandom(self.seed, armed.id, armed.seen) < p);
+            if has_started && armed.fired < limit && is_drawn {
                 armed.fired += 1;
                 effect.add(fault.effect);
             }
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_affects_only_the_selected_calls() {
+    fn fault_affects_only_calls_that_match_it() {
         let always = Fault::always(Pattern::Changes, Effect::Quota);
         for (fault, expected) in [
             (always.clone(), vec![1, 2, 3, 4]),

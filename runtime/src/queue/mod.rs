@@ -84,7 +84,7 @@ impl QueueOptions {
     }
 }
 
-/// The state of a key.
+/// The state of a key that is ready, delayed or being reconciled, or that has failed or is in its coalescing window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting<K> {
     /// The key.
@@ -103,7 +103,7 @@ pub struct Waiting<K> {
 pub trait QueueView: Send + Sync {
     /// Returns its name in metrics.
     fn name(&self) -> &'static str;
-    /// Returns all keys in no particular order.
+    /// Returns all keys with a state in no particular order.
     ///
     /// Costs O(n). Use it for debug pages only, never in a reconcile.
     fn waiting(&self) -> Vec<Waiting<String>>;
@@ -371,7 +371,8 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Returns all keys in the queue in no particular order.
+    /// Returns all keys with a state, also those that are only being reconciled or have only failed, in no particular
+    /// order.
     pub fn waiting(&self) -> Vec<Waiting<K>> {
         let (now, state) = (Instant::now(), self.lock());
         let items = state.items.iter().filter(|(_, item)| !item.is_idle(now));
@@ -385,13 +386,14 @@ impl<K: QueueKey> Queue<K> {
         waiting.collect()
     }
 
-    /// Returns the number of ready keys.
+    /// Returns the number of entries in the ready lists. A key whose priority was raised while it was ready has two,
+    /// until the older one is reached and skipped.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.fresh.len() + state.background.len()
     }
 
-    /// Returns true if no key is ready.
+    /// Returns true if the ready lists have no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

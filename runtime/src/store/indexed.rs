@@ -9,7 +9,7 @@ use kinds::{Kind, Meta};
 
 use super::Index;
 
-/// A table that takes eight bytes per record: it reads the key from the record itself.
+/// A table that takes nine bytes per slot, a pointer and a control byte: it reads the key from the record itself.
 #[derive(Default)]
 struct Table<K> {
     records: HashTable<Arc<K>>,
@@ -21,8 +21,8 @@ impl<K> Table<K> {
     }
 }
 
-/// The records under each value of an index. Most values have one record: a separate map stores it in 17 bytes, without
-/// a table.
+/// The records under each value of an index. Most values have one record: a separate map stores it in a slot of 17
+/// bytes (key, pointer, control byte), without a table.
 struct Groups<K> {
     /// The record of each value that has one.
     single: HashMap<u64, Arc<K>>,

@@ -235,8 +235,8 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns true if the record of an object is older than the object on the server, whose newest state cannot be
-    /// decoded. A reconcile that has read such a record cannot delete anything in the record's namespace: the Writer
-    /// refuses.
+    /// decoded. After a reconcile has read such a record, the Writer refuses its deletions in the record's namespace
+    /// and of cluster-scoped objects; if the record is cluster-scoped, all of its deletions.
     pub fn is_stale(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }

@@ -80,7 +80,7 @@ mod tests {
     use crate::watch::Metadata;
 
     #[tokio::test(start_paused = true)]
-    async fn every_record_is_repeated_once_a_period_in_chunks() {
+    async fn each_pass_repeats_every_record_once_in_chunks() {
         const RECORDS: usize = 250;
         let decode = Decode { interner: Arc::default(), sections: Sections::default() };
         let records = (0..RECORDS).map(|number| Metadata(meta("ns", &format!("a{number}"), 1)));

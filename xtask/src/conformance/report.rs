@@ -15,12 +15,13 @@ const UPSTREAM: &str = "upstream";
 /// States of specs that did not run.
 const NOT_RUN: [&str; 2] = ["skipped", "pending"];
 
-/// The result of each spec of a run that was not skipped.
+/// The results of a run, without specs that were skipped or are pending.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
     /// By the spec's full name: `None` if it passed, else the failure.
     pub specs: BTreeMap<String, Option<String>>,
-    /// Reasons why the run is incomplete, such as a timeout: specs that are missing may neither pass nor fail.
+    /// Failures outside of the specs, such as a timeout or a failed BeforeSuite. They may have prevented specs, which
+    /// are then missing in `specs`, so that such a run never shows conformance.
     pub faults: Vec<String>,
     /// The time of the run, in seconds.
     pub seconds: f64,

@@ -22,8 +22,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         mut spec: LoadBalancerSpec,
         state: &mut LoadBalancerState,
     ) -> Follow {
-        let followed = state.followed.clone();
-        self.complete(subject.key, &mut spec, &followed, state);
+        let others = state.observed_others.clone();
+        self.complete(subject.key, &mut spec, &others, state);
         if !state.follows {
             state.follows = true;
             self.states.put(subject.key, state.clone());
@@ -49,9 +49,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         let result = self.cloud.follow_targets(spec, targets).await;
         self.hosts.record_update(begun.elapsed(), result.is_ok());
         match result {
-            Ok(others) if state.followed != others => {
+            Ok(others) if state.observed_others != others => {
                 state.clear_failures();
-                state.followed = others;
+                state.observed_others = others;
                 // The next reconcile also gathers the targets of these Services.
                 Outcome::RequeueAfter(retry::requested_delay(Duration::ZERO))
             }
@@ -80,6 +80,6 @@ impl LoadBalancerState {
     /// Forgets what an invalid request needed.
     pub(super) fn stop_following(&mut self) {
         self.follows = false;
-        self.followed.clear();
+        self.observed_others.clear();
     }
 }

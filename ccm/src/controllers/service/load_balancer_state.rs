@@ -28,8 +28,9 @@ pub struct LoadBalancerState {
     /// The request is invalid, and the targets of the existing load balancer follow nevertheless. Their kind is unknown,
     /// so that changes of nodes and of endpoints matter; set before they are gathered, too.
     pub follows: bool,
-    /// The other Services that this load balancer sends traffic to, by name.
-    pub followed: BTreeSet<String>,
+    /// The names of the other Services that this load balancer sends traffic to, as the provider returned them for the
+    /// invalid request.
+    pub observed_others: BTreeSet<String>,
     /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed call.

@@ -40,7 +40,8 @@ pub struct Usage<'a> {
     pub priority_class: &'a str,
     /// It has a deadline.
     pub terminating: bool,
-    /// It requests neither CPU nor memory.
+    /// Its QoS class is BestEffort: by its status, or, if that has no class, because it has neither requests nor limits
+    /// of CPU and memory.
     pub best_effort: bool,
     /// Its (anti-)affinity refers to other namespaces.
     pub crosses_namespaces: bool,
@@ -131,7 +132,8 @@ impl<'a> Resources<'a> {
         self.requests.is_empty() && self.limits.is_empty()
     }
 
-    fn requests_no_cpu_or_memory(&self) -> bool {
+    /// Returns true if no request and no limit of CPU or memory is greater than zero.
+    fn has_no_cpu_or_memory(&self) -> bool {
         let has_neither = |amounts: &Amounts<'_>| {
             ["cpu", "memory"].iter().all(|name| amounts.get(name).is_none_or(|amount| amount.is_zero()))
         };
@@ -211,7 +213,9 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// Returns the requests, or the allocated or used resources if a change was refused permanently
+    /// Returns the requests with the overhead. The amounts that the kubelet reports as allocated and as actual always
+    /// count: the result is the maximum of these and of the requests of the containers. The latter do not count if the
+    /// node has refused a change permanently. Requests of the pod itself override the sum of the containers
     /// (component-helpers/resource, PodRequests).
     fn requests(&self) -> Amounts<'a> {
         let requested = |container: &Container<'a>| {
@@ -259,16 +263,12 @@ impl<'a> Pod<'a> {
         sum
     }
 
-    /// Returns true if the QoS class is BestEffort: by the status, or, if it has no class, because nothing requests CPU
-    /// or memory. Upstream: pkg/apis/core/v1/helper/qos, ComputePodQOS.
+    /// Returns true if the QoS class is BestEffort: by the status, or, if it has no class, because there are no
+    /// requests and no limits of CPU or memory. Upstream: pkg/apis/core/v1/helper/qos, ComputePodQOS.
     fn is_best_effort(&self) -> bool {
         match self.qos {
-            "" if !self.pod_level.is_empty() || self.pod_level_decides => self.pod_level.requests_no_cpu_or_memory(),
-            "" => self
-                .containers
-                .iter()
-                .chain(&self.init)
-                .all(|container| container.resources.requests_no_cpu_or_memory()),
+            "" if !self.pod_level.is_empty() || self.pod_level_decides => self.pod_level.has_no_cpu_or_memory(),
+            "" => self.containers.iter().chain(&self.init).all(|container| container.resources.has_no_cpu_or_memory()),
             class => class == "BestEffort",
         }
     }
@@ -425,10 +425,10 @@ mod tests {
         for (name, pod_level, sections, cpu, best_effort) in [
             ("none", None, on, "1", false),
             ("more", Some(&[("cpu", "3")][..]), on, "3", false),
-            ("more, gate off", Some(&[("cpu", "3")]), off, "1", false),
+            ("more, without PodLevelResources", Some(&[("cpu", "3")]), off, "1", false),
             ("empty", Some(&[]), on, "1", false),
-            ("empty, without the fix", Some(&[]), any, "1", true),
-            ("empty, gate off", Some(&[]), off | any, "1", false),
+            ("empty, without PodLevelResourcesFixKubeletQOSClass", Some(&[]), any, "1", true),
+            ("empty, without both gates", Some(&[]), off | any, "1", false),
         ] {
             let mut spec = Vec::new();
             put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1")], false);

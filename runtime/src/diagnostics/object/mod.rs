@@ -139,7 +139,7 @@ enum OwnerState {
     /// The owner was replaced by another object of the same name.
     Replaced,
     Deleted,
-    /// Its kind is not watched here.
+    /// Its kind is not watched, or the first list of its kind is not complete and lacks it.
     Unknown,
 }
 
@@ -198,7 +198,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
         }
     }
     if facts.is_stale {
-        let text = "its newest state cannot be decoded (see the log): everything below is from an older state, and no controller deletes anything because of that";
+        let text = "its newest state cannot be decoded (see the log): this page reports an older state, and a reconcile that reads that state deletes nothing in the object's namespace, or nothing at all if the object is cluster-scoped";
         wait(WaitKind::Store, "the client that wrote it", text.to_owned());
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {
@@ -474,7 +474,7 @@ fn owner_summary(owner: &OwnerRef, state: OwnerState) -> String {
         OwnerState::BeingDeleted => "is being deleted",
         OwnerState::Replaced => "replaced by another object with the same name",
         OwnerState::Deleted => "no longer exists",
-        OwnerState::Unknown => "its kind is not watched here",
+        OwnerState::Unknown => "its kind is not watched, or the first list of its kind is not complete",
     };
     format!("{role}{state}")
 }

@@ -531,7 +531,7 @@ impl Watches {
         }
     }
 
-    /// Removes watches that have ended, so that the next round restarts them. That happens only after a panic.
+    /// Removes watches that have ended, so that the rest of this round restarts them. They end only after a panic.
     fn forget_ended(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
             if ended.is_err_and(|error| error.is_panic()) {

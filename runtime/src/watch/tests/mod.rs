@@ -339,7 +339,7 @@ async fn panicking_watch_is_counted_and_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list() {
+async fn records_are_repeated_after_one_to_two_resync_periods_without_a_request_for_a_list() {
     const PERIOD: Duration = Duration::from_secs(3600);
     let lists = Arc::new(AtomicUsize::new(0));
     let counted = lists.clone();
@@ -363,7 +363,7 @@ async fn records_are_repeated_in_each_resync_period_without_a_request_for_a_list
     tasks.spawn(reflector(&clients, &store, &permits).resyncing(PERIOD).run());
     store.progress().synced().await;
     tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
-    assert_eq!(repeated.load(Ordering::Relaxed), 0, "no record is repeated before the period ends");
+    assert_eq!(repeated.load(Ordering::Relaxed), 0, "no record is repeated before one period has passed");
     tokio::time::sleep(PERIOD + Duration::from_secs(2)).await;
     assert_eq!(repeated.load(Ordering::Relaxed), 2);
     assert_eq!(lists.load(Ordering::Relaxed), 1);

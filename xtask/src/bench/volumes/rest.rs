@@ -1,4 +1,5 @@
-//! Bound claims without changes; the managers run one after the other on the same API server.
+//! Claims at rest: bound, with their conditions set, and not changed while a manager is measured. The managers run one
+//! after the other on the same API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::bench::api;
 use crate::bench::measure::{Measurement, Scenario};
 use crate::bench::subject::{Binaries, ManagerProcess, Mode, Subject};
 
-/// A control plane with bound claims.
+/// A control plane with bound claims, for the scenario [`Scenario::ClaimsAtRest`].
 pub struct ClaimsAtRest {
     cluster: ControlPlane,
     client: Client,

@@ -41,7 +41,8 @@ async fn annotations_of_the_provider_are_written_repaired_and_removed() {
     assert!(written.iter().any(|(name, value)| name == NAME && value.starts_with('a')), "{written:?}");
     assert_eq!(sim.writes(), 2, "the finalizer; the status with the annotation");
 
-    // Neither the controller's write nor its repair is another request.
+    // The annotations of the provider are not part of the request: neither their write nor their repair leads to a call
+    // that changes the cloud.
     let calls = sim.cloud.changing_calls();
     sim.change(&key("web"), |web| annotated(web, &[("mock.cloud/report", "true"), ("users", "1"), (NAME, "odd")]));
     process.deliver(&key("web"));

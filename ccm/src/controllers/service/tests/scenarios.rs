@@ -50,7 +50,7 @@ async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_starts_empty_unless_a_previous_leader_added_its_finalizer() {
+async fn provider_is_informed_that_nothing_was_created_unless_a_previous_leader_added_the_finalizer() {
     let (sim, _process) = with_load_balancer().await;
     assert_eq!(*lock(&sim.started_empty), ["web"]);
 
