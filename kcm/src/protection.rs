@@ -252,7 +252,7 @@ mod tests {
         }
 
         fn are_on_server<'a>(&'a self, _: &'a VolumeAttributesClass) -> BoxFuture<'a, Result<bool, ReconcileError>> {
-            // Only one read finds the user: it is gone afterwards.
+            // Only the first read finds the user: it was deleted before the second one.
             let is_used = self.is_on_server.swap(false, Ordering::Relaxed);
             async move { Ok(is_used) }.boxed()
         }
