@@ -356,13 +356,13 @@ async fn owner_counts_by_its_kind_group_and_uid() {
             "a kind without scale",
             custom("Box", "box"),
             none.clone(),
-            Err("boxes.example.com does not implement the scale"),
+            Err("boxes.example.com does not implement the scale subresource"),
         ),
         (
             "a scale in another form",
             custom("Ladder", "ladder"),
             none,
-            Err("ladders.example.com does not implement the scale"),
+            Err("ladders.example.com does not implement the scale subresource"),
         ),
     ] {
         let caches = Caches::default()
