@@ -94,10 +94,7 @@ impl LoadBalancers for Balancers {
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         // The caller creates a missing load balancer. A refusal does not mean that the Service is invalid.
-        self.set_all_targets(spec, &work, &mut state).await.map_err(|error| match error.kind {
-            ErrorKind::Invalid => to_retryable(error),
-            _ => error,
-        })
+        self.set_all_targets(spec, &work, &mut state).await.map_err(refusal_to_retryable)
     }
 
     async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
@@ -107,10 +104,7 @@ impl LoadBalancers for Balancers {
         let mut state = state.lock().await;
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        self.follow(spec, &work, &mut state).await.map_err(|error| match error.kind {
-            ErrorKind::Invalid => to_retryable(error),
-            _ => error,
-        })
+        self.follow(spec, &work, &mut state).await.map_err(refusal_to_retryable)
     }
 
     async fn gates(&self, spec: &LoadBalancerSpec) -> Result<Vec<ReadinessGate>, CloudError> {
@@ -247,8 +241,14 @@ impl Balancers {
 fn to_retryable(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::NotFound => CloudError { kind: ErrorKind::Conflict, ..error },
-        // The Service can be valid although AWS refuses it: a missing certificate or tag may appear without a change of
-        // the Service.
+        _ => refusal_to_retryable(error),
+    }
+}
+
+/// Converts a refusal by AWS to an error that callers retry. The Service can be valid although AWS refuses it: a missing
+/// certificate or tag may appear without a change of the Service.
+fn refusal_to_retryable(error: CloudError) -> CloudError {
+    match error.kind {
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,
     }
