@@ -1,6 +1,8 @@
 //! Changes of load balancers: to the last requested state, from any previous one.
 
-use providers::{CloudError, EndpointTarget, ErrorKind, IpNet, NodeTarget, Observed, Protocol, Targeting, Targets};
+use providers::{
+    CloudError, EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, NodeTarget, Observed, Protocol, Targeting, Targets,
+};
 
 use crate::context::{Context, Stop, ensure, merged, port};
 use crate::load_balancer_creation::{matches_spec, owned_of};
@@ -99,6 +101,22 @@ pub(crate) async fn targets_of_an_absent_load_balancer_are_not_found(context: &C
     Ok(())
 }
 
+/// Returns an endpoint of the first port, without a node.
+fn endpoint(spec: &LoadBalancerSpec, last: u8, ready: bool) -> EndpointTarget {
+    EndpointTarget {
+        port_name: spec.ports[0].name.clone(),
+        address: [10, 0, 0, last].into(),
+        port: 8080,
+        node: None,
+        provider_id: None,
+        zone: None,
+        ready,
+        serving: ready,
+        terminating: false,
+        pod: None,
+    }
+}
+
 pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     let annotations = context.fixture.endpoint_annotations();
@@ -112,18 +130,7 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     // Endpoints need no node port.
     spec.allocate_node_ports = false;
     spec.ports[0].node_port = None;
-    let endpoint = |last: u8, ready| EndpointTarget {
-        port_name: spec.ports[0].name.clone(),
-        address: [10, 0, 0, last].into(),
-        port: 8080,
-        node: None,
-        provider_id: None,
-        zone: None,
-        ready,
-        serving: ready,
-        terminating: false,
-        pod: None,
-    };
+    let endpoint = |last, ready| endpoint(&spec, last, ready);
     let some = |list: Vec<EndpointTarget>| Targets { endpoints: list.into(), ..Targets::default() };
     let first = some(vec![endpoint(10, true), endpoint(11, false), endpoint(12, true)]);
     context.settle(&spec, &first).await?;
@@ -156,21 +163,9 @@ pub(crate) async fn targets_follow_an_invalid_service(context: &Context<'_>) -> 
         spec.annotations = merged(spec.annotations, annotations);
         let mut invalid = spec.clone();
         invalid.annotations.insert(key.clone(), value.clone());
-        let endpoint = |last: u8| EndpointTarget {
-            port_name: spec.ports[0].name.clone(),
-            address: [10, 0, 0, last].into(),
-            port: 8080,
-            node: None,
-            provider_id: None,
-            zone: None,
-            ready: true,
-            serving: true,
-            terminating: false,
-            pod: None,
-        };
         // Endpoints are also given for a load balancer whose targets are nodes.
         let number = |number: usize| Targets {
-            endpoints: (0..number).map(|last| endpoint(10 + last as u8)).collect::<Vec<_>>().into(),
+            endpoints: (0..number).map(|last| endpoint(&spec, 10 + last as u8, true)).collect::<Vec<_>>().into(),
             ..Targets::nodes(nodes[..number].to_vec())
         };
         let absent = balancers.follow_targets(&invalid, &number(1)).await;
