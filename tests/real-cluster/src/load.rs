@@ -1,5 +1,6 @@
 //! Constant load on an HTTP server, and the result of each request.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -31,6 +32,19 @@ pub struct Request {
     pub sent: Instant,
     /// The response, or the error.
     pub response: std::result::Result<String, String>,
+}
+
+/// Failed requests with the same error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The error.
+    pub error: String,
+    /// The number of requests.
+    pub count: usize,
+    /// From the start of the measurement to the first of them.
+    pub first: Duration,
+    /// From the start of the measurement to the last of them.
+    pub last: Duration,
 }
 
 /// Load that continues until it is stopped or dropped.
@@ -81,12 +95,32 @@ impl Load {
         counted.fold((0, 0), |(all, failed), request| (all + 1, failed + usize::from(request.response.is_err())))
     }
 
+    /// Returns the failures of requests that were sent since `start`, by error.
+    pub fn failures_since(&self, start: Instant) -> Vec<Failure> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        failures(&requests, start)
+    }
+
     /// Returns the time at which the last failed request since `start` was sent.
     pub fn last_failure_since(&self, start: Instant) -> Option<Instant> {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = requests.iter().filter(|request| request.sent >= start && request.response.is_err());
         failed.map(|request| request.sent).max()
     }
+}
+
+fn failures(requests: &[Request], start: Instant) -> Vec<Failure> {
+    let mut by_error = BTreeMap::<&str, Failure>::new();
+    for request in requests.iter().filter(|request| request.sent >= start) {
+        let Err(error) = &request.response else { continue };
+        let at = request.sent.duration_since(start);
+        let first = || Failure { error: error.clone(), count: 0, first: at, last: at };
+        let failure = by_error.entry(error).or_insert_with(first);
+        failure.count += 1;
+        failure.first = failure.first.min(at);
+        failure.last = failure.last.max(at);
+    }
+    by_error.into_values().collect()
 }
 
 /// The local ports of requests, one after the other.
@@ -138,6 +172,25 @@ mod tests {
         let first: BTreeSet<u16> = PORTS.map(|_| ports.next()).collect();
         assert_eq!(first, PORTS.collect());
         assert_eq!(ports.next(), *PORTS.start());
+    }
+
+    #[test]
+    fn failures_are_counted_by_error() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let failed = |seconds, error: &str| Request { sent: at(seconds), response: Err(error.to_owned()) };
+        let requests = [
+            failed(1, "before"),
+            failed(5, "late"),
+            Request { sent: at(6), response: Ok(String::new()) },
+            failed(9, "refused"),
+            failed(7, "late"),
+        ];
+        let failure = |error: &str, count, first, last| {
+            let (first, last) = (Duration::from_secs(first), Duration::from_secs(last));
+            Failure { error: error.to_owned(), count, first, last }
+        };
+        assert_eq!(failures(&requests, at(2)), [failure("late", 2, 3, 5), failure("refused", 1, 7, 7)]);
     }
 
     #[tokio::test]

@@ -20,6 +20,10 @@ const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 /// The bridge between nodes.
 const BRIDGE: &str = "br0";
 
+/// The bridge's hardware address. Without one of its own, a bridge has the lowest of its ports: when the node with that
+/// one fails, all others would send packets to an address that does not exist until their entries for the router expire.
+const BRIDGE_HARDWARE_ADDRESS: &str = "02:00:00:00:00:01";
+
 /// Kernel settings of the router's network namespace. Those that the kernel does not have are left out.
 const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
@@ -46,7 +50,7 @@ pub fn namespace(process: u32) -> PathBuf {
 pub fn set_up_router(addresses: Addresses) -> Result<()> {
     ip(&format!(
         "link set lo up
-link add {BRIDGE} type bridge
+link add {BRIDGE} address {BRIDGE_HARDWARE_ADDRESS} type bridge
 address add {}/24 dev {BRIDGE}
 link set {BRIDGE} up
 ",

@@ -73,6 +73,7 @@ impl<'a> Stage<'a> {
         let took = changed?;
         disturbed?;
         let effects = self.effects(start, took);
+        self.print_failures(start);
         if change == Change::Update {
             self.updates += 1;
         }
@@ -131,6 +132,14 @@ impl<'a> Stage<'a> {
         let last = self.load.as_ref().and_then(|load| load.last_failure_since(start));
         let failures_lasted = last.map_or(Duration::ZERO, |last| last.duration_since(start));
         UserEffects { took, requests, failed, failures_lasted, load: load_average() }
+    }
+
+    /// Prints how requests failed since the change.
+    fn print_failures(&self, start: Instant) {
+        for failure in self.load.iter().flat_map(|load| load.failures_since(start)) {
+            let (first, last) = (failure.first.as_secs_f64(), failure.last.as_secs_f64());
+            println!("  {} requests, {first:.1} to {last:.1} s after the change: {}", failure.count, failure.error);
+        }
     }
 
     /// Waits until the usual number of servers responds to clients.
