@@ -178,7 +178,7 @@ impl Clause {
     }
 }
 
-/// Returns the clauses of a format; `None` for a malformed clause, with which the API server refuses a policy.
+/// Returns the clauses of a format; `None` for a malformed clause. The API server refuses policies with such a clause.
 fn clauses(text: &str) -> Vec<Option<Clause>> {
     let mut found = Vec::new();
     let mut bytes = text.bytes().peekable();

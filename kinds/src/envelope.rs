@@ -235,9 +235,9 @@ impl ApiStatus {
         Ok(())
     }
 
-    /// Returns true if a proxy or load balancer in front of the API server has refused the request with a page for
-    /// people: it says nothing about objects.
-    pub fn is_of_proxy(&self) -> bool {
+    /// Returns true if the response is HTML: a proxy or load balancer in front of the API server has refused the
+    /// request, so that the response proves nothing about objects.
+    pub fn is_from_proxy(&self) -> bool {
         self.reason.is_empty() && self.message.trim_start().starts_with('<')
     }
 

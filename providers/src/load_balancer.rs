@@ -363,8 +363,8 @@ pub trait LoadBalancers: Send + Sync {
         let _ = id;
     }
 
-    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. For an operator who
-    /// considers a takeover.
+    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. It is used before
+    /// ccm takes over from another cloud controller manager.
     ///
     /// # Errors
     /// Any kind but `NotFound`.

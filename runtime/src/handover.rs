@@ -125,7 +125,7 @@ impl Handover {
     }
 
     /// Reads children, and reports whether the cache already contained all earlier deletions: those of this process and
-    /// those that the last comparison found. A caller that gets `false` has to requeue the key after [`RECHECK_DELAY`].
+    /// those that the last comparison found. If it did not, the caller has to requeue the key after [`RECHECK_DELAY`].
     pub fn observe<C: Kind, T>(&self, children: &Children<'_, C>, read: impl FnOnce(&Store<C>) -> T) -> Observed<T> {
         let Children { owner, selector, store, consistency, .. } = children;
         let is_settled = self.is_settled(owner, selector, store);

@@ -17,10 +17,10 @@ const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 /// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// First delay after a throttled call, if the provider requests a shorter one.
+/// Minimum delay after the first throttled call; it doubles with each further failure.
 const FIRST_THROTTLE_WAIT: Duration = Duration::from_millis(500);
 
-/// Maximum of this delay: targets are not updated before its end.
+/// Limit of this minimum. It is low, because targets are not updated before the end of the delay.
 const MAX_THROTTLE_WAIT: Duration = Duration::from_secs(30);
 
 /// Minimum delay that a provider can request.
@@ -38,7 +38,8 @@ pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     };
     match kind {
         ErrorKind::Invalid => None,
-        // The provider's pause ends with the next call that succeeds, even if calls of another kind are throttled.
+        // After any successful call, the provider requests a short delay again, even if calls of another kind are still
+        // throttled. The minimum grows with the failures of this call.
         ErrorKind::Throttled { after: Some(after) } => {
             Some(requested_delay(after).max(backoff(FIRST_THROTTLE_WAIT).min(MAX_THROTTLE_WAIT)))
         }

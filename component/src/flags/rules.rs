@@ -6,7 +6,7 @@ use super::gates::Gates;
 use super::value::{KUBE_VERSION, quantity_is_zero};
 use super::values::Values;
 
-/// Maximum factor between the retry period and the actual time between two attempts. Upstream: client-go,
+/// The renew deadline must be longer than the retry period times this factor. Upstream: client-go,
 /// tools/leaderelection, JitterFactor.
 const JITTER_FACTOR: f64 = 1.2;
 

@@ -67,7 +67,7 @@ impl Values {
         }
     }
 
-    /// Returns a switch.
+    /// Returns the value of a flag of type Bool.
     pub fn get_bool(&self, name: &str) -> bool {
         match self.value(name) {
             Value::Bool(on) => *on,

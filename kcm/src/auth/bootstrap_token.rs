@@ -59,8 +59,8 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
 /// Parses a time as Go does for its layout of RFC 3339, and returns the time since 1970.
 ///
 /// A token whose time does not parse is deleted as expired, so the rules must be exactly Go's: an hour may have one
-/// digit, the fraction may follow a comma and have any length, and an offset may be 24:60. The range of [`Timestamp`]
-/// ends a day before the end of the year 9999, which is the expiration of some tokens that are meant to last forever.
+/// digit, the fraction may follow a comma and have any length, and an offset may be 24:60. [`Timestamp`] cannot
+/// represent the end of the year 9999, which is the expiration of some tokens that are meant to last forever.
 fn since_epoch(text: &str) -> Option<SignedDuration> {
     let (date, time) = text.split_once('T')?;
     let date: Date = has_form(date, "0000-00-00").then(|| date.parse().ok()).flatten()?;

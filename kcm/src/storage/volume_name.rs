@@ -127,7 +127,7 @@ pub fn of_iscsi(message: &[u8]) -> Option<Str> {
 
 /// Returns the name of the VolumeAttachment of a volume on a node.
 ///
-/// Upstream: pkg/volume/csi, GetAttachmentName.
+/// Upstream: pkg/volume/csi, getAttachmentName.
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let mut context = digest::Context::new(&digest::SHA256);
     [handle, driver, node].iter().for_each(|part| context.update(part.as_bytes()));

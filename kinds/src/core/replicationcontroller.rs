@@ -1,5 +1,5 @@
-//! ReplicationController: the predecessor of ReplicaSet, with the same fields except that its selector is a map of
-//! labels.
+//! ReplicationController: the predecessor of ReplicaSet. A ReplicaSet has all of its fields; only the selector differs,
+//! which is a map of labels here.
 
 use crate::apps::replicaset::ReplicaSet;
 use crate::decode::{Decode, DecodeError};
@@ -21,7 +21,7 @@ pub struct ReplicationController {
     pub set: ReplicaSet,
 }
 
-/// Both kinds have the same fields under the same numbers, except for the selector's type.
+/// A ReplicaSet has all fields of a ReplicationController, under the same numbers. Only the selector's type differs.
 const _: () = {
     assert!(
         object::METADATA == replica_set::METADATA

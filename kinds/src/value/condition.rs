@@ -1,4 +1,4 @@
-//! Conditions in workload statuses, and the splicing of statuses.
+//! Conditions of statuses, and the replacement of some fields of a status.
 
 use crate::intern::{Interner, Str};
 use crate::value::time::Time;

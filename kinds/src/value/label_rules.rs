@@ -1,4 +1,5 @@
-//! The requirements of a selector in a form whose cost for an object depends on the object's labels alone.
+//! The requirements of a selector, grouped by key: the cost of a match depends only on the number of the object's
+//! labels.
 //!
 //! A tenant's selector may have tens of thousands of requirements and values, and is compared with thousands of pods.
 
@@ -20,7 +21,7 @@ pub(super) struct LabelRules {
 struct Rule {
     is_required: bool,
     is_forbidden: bool,
-    /// Boxed, because a selector may have tens of thousands of keys without it.
+    /// Boxed to save memory: a selector may have tens of thousands of keys without requirements on their values.
     values: Option<Box<ValueRule>>,
 }
 
@@ -104,7 +105,7 @@ impl ValueRule {
 }
 
 impl LabelRules {
-    /// Returns the rules that are equal to these requirements.
+    /// Converts requirements to rules.
     pub fn of(requirements: &[Requirement]) -> Self {
         let mut rules = Self::default();
         for requirement in requirements {

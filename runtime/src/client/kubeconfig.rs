@@ -230,7 +230,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
         .map(PathBuf::from);
 
     let mut config = config_of(kubeconfig, &cluster_name).map_err(|(problem, fix)| invalid(problem, fix))?;
-    // kube would run its command under a lock that all requests need, without a time limit.
+    // The crate `kube` would run the provider's command under a lock that all requests need, without a time limit.
     if config.auth_info.auth_provider.as_ref().is_some_and(|provider| provider.name == "gcp") {
         return Err(invalid(
             format!("the auth-provider gcp of context {context:?} is not supported, as in client-go"),

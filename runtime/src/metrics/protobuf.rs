@@ -19,7 +19,7 @@ pub(super) fn families(registry: &Registry) -> Result<Vec<MetricFamily>, fmt::Er
     let mut families = encode(registry)?;
     for family in &mut families {
         restore_counter(family);
-        // Registered for the text format.
+        // Descriptions are registered in the escaped form of the text format.
         family.help = unescaped(&family.help);
     }
     Ok(families)

@@ -136,16 +136,16 @@ struct Configs {
 }
 
 const TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13];
-const TLS12: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+const TLS12_AND_TLS13: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 /// Parses `--tls-min-version`.
 fn versions(minimum: &str) -> Result<&'static [&'static SupportedProtocolVersion], ServeError> {
     match minimum {
-        "" | "VersionTLS12" => Ok(TLS12),
+        "" | "VersionTLS12" => Ok(TLS12_AND_TLS13),
         "VersionTLS13" => Ok(TLS13),
         "VersionTLS10" | "VersionTLS11" => {
             warn!(given = minimum, "--tls-min-version: the lowest version served is TLS 1.2");
-            Ok(TLS12)
+            Ok(TLS12_AND_TLS13)
         }
         other => Err(ServeError::Setting {
             flag: "--tls-min-version",

@@ -318,7 +318,7 @@ mod tests {
         std::fs::write(&file, authority()).expect("written");
         let trust = of_files(&file).await.expect("a bundle");
         std::fs::remove_file(&file).expect("removed");
-        // A pipe without a writer cannot be opened.
+        // To open a pipe for reading blocks until another process or thread opens it for writing.
         let made = std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo");
         assert!(made.success(), "{made}");
         let second = std::time::Duration::from_secs(1);

@@ -155,7 +155,7 @@ fn versions_of_deleted_objects_are_forgotten() {
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
     let store = Store::<Thing>::new(decode, Vec::new());
     for version in 1..=10_000 {
-        // Written, and deleted before the watch shows the write.
+        // Written, and deleted before the watch delivers the write.
         store.wrote(&ObjectKey::new("ns", format!("thing-{version}")), version);
         store.progress().advance(version);
     }

@@ -236,7 +236,7 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
     let deadline = tokio::time::Instant::now() + STARTUP_TIMEOUT;
     loop {
         match served(clients, &uri, resource.plural).await {
-            Err(WatchError::Refused(status)) if status.code == 404 && !status.is_of_proxy() => return Ok(false),
+            Err(WatchError::Refused(status)) if status.code == 404 && !status.is_from_proxy() => return Ok(false),
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
             response => return response,
         }

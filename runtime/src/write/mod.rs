@@ -86,7 +86,7 @@ impl WriteError {
 
     fn has_reason(&self, reason: &str, code: u16) -> bool {
         self.status().is_some_and(|status| {
-            status.reason == reason || status.reason.is_empty() && status.code == code && !status.is_of_proxy()
+            status.reason == reason || status.reason.is_empty() && status.code == code && !status.is_from_proxy()
         })
     }
 

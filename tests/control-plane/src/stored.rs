@@ -29,7 +29,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Calls etcd's JSON gateway. HTTP/1.0 ends the response with the connection.
+    /// Calls etcd's JSON gateway with HTTP/1.0: the server closes the connection at the end of the response.
     async fn call_etcd(&self, path: &str, body: &Value) -> Result<Value> {
         let mut stream = UnixStream::connect(self.folder().join(ETCD_SOCKET)).await.context("connect to etcd")?;
         let body = body.to_string();

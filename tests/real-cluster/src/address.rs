@@ -13,8 +13,8 @@ pub const DNS: &str = "10.96.0.10";
 /// The port of the mock cloud's HTTP interface, at [`Addresses::gateway`].
 pub const CLOUD_PORT: u16 = 9902;
 
-/// The first two numbers of the addresses of nodes and of load balancers, in two blocks of one half of the clusters
-/// each. The second block is for machines whose own addresses overlap the first one.
+/// The first two numbers of the addresses of nodes and of load balancers. Half of the clusters use the first block;
+/// the others use the second one, which is for machines whose own addresses overlap the first.
 const BLOCKS: [[(u8, u8); 2]; 2] = [[(172, 30), (198, 18)], [(10, 213), (10, 214)]];
 
 /// The number of clusters with addresses of the same block.

@@ -123,7 +123,8 @@ const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
     /// Makes the branch of a cluster's processes outside nodes. By this branch they are found even when both their
-    /// owner and the process that cleans up after it are dead. Returns the file that processes are moved with.
+    /// owner and the process that cleans up after it are dead. Returns the file to which the ID of a
+    /// process is written in order to move it.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -101,8 +101,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.ensured = None;
         state.load_balancer = Some(id.clone());
         if let Some(spec) = state.last_spec.as_ref().filter(|_| state.gates.is_none()) {
-            // A process that was restarted reads the types of the conditions from the load balancer while that exists.
-            // A deletion takes several steps; one read is enough for all of them.
+            // After a restart, the types of the conditions are read from the load balancer while it still exists. One
+            // read is enough for all steps of a deletion.
             state.gates = readiness_gates::find(&self.kubernetes, &*self.cloud, spec).await;
         }
         match self.cloud.delete_last(id, state.last_spec.clone()).await {

@@ -1,4 +1,5 @@
-//! Lists what the controller would do with each Service, for an operator who considers a takeover. Changes nothing.
+//! Lists what the controller would do with each Service, before it takes over from another cloud controller manager.
+//! Changes nothing.
 
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Time after which a watch of Leases that delivers nothing is stalled.
 pub const STALL: Duration = Duration::from_secs(20);
 
-/// Reliability of missing heartbeats in a pass.
+/// The state of the Lease watch in a pass. It decides whether a node without a recent heartbeat is unresponsive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchState {
     /// The watch is current: a missing heartbeat can be trusted.
@@ -32,25 +32,25 @@ pub enum WatchState {
 pub struct WatchHealth {
     /// The version that the watch had reached at the last check.
     version: u64,
-    /// The last check that found a newer version.
-    moved: Instant,
-    /// The end of the last pass.
+    /// Time of the last check that found a newer version.
+    advanced: Instant,
+    /// Time of the end of the last pass.
     pass_ended: Instant,
     /// The last check found the watch stalled.
     stalled: bool,
 }
 
 impl WatchHealth {
-    /// Creates a watch that has reached `version` and was never stalled.
+    /// Returns the health of a watch that has reached `version` and was never stalled.
     pub fn new(version: u64, now: Instant) -> Self {
-        Self { version, moved: now, pass_ended: now, stalled: false }
+        Self { version, advanced: now, pass_ended: now, stalled: false }
     }
 
     /// Checks the watch before a pass, which was due one `period` after the end of the last one.
     pub fn check(&mut self, version: u64, period: Duration, now: Instant) -> WatchState {
         let paused = now.saturating_duration_since(self.pass_ended) > period + STALL;
         if self.version == version {
-            self.stalled |= now.saturating_duration_since(self.moved) > STALL;
+            self.stalled |= now.saturating_duration_since(self.advanced) > STALL;
             return match (self.stalled, paused) {
                 (true, _) => WatchState::Stalled,
                 (false, true) => WatchState::JustRecovered,
@@ -58,7 +58,7 @@ impl WatchHealth {
             };
         }
         self.version = version;
-        self.moved = now;
+        self.advanced = now;
         let recovered = std::mem::take(&mut self.stalled);
         if recovered || paused { WatchState::JustRecovered } else { WatchState::Current }
     }

@@ -25,7 +25,7 @@ use crate::storage::volume_name::{Plugin, attachment_name};
 /// Period after which an event reports a driver that has not attached a volume yet. The event is repeated after each
 /// further period.
 ///
-/// Upstream: pkg/volume/csi, csiDefaultTimeout.
+/// Upstream: pkg/volume/csi, csiTimeout.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 
 impl AttachDetach {

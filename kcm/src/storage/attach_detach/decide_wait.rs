@@ -9,7 +9,7 @@ use super::decide::{Site, Step};
 
 /// Time after which an event reports a detachment.
 ///
-/// Upstream: pkg/volume/csi, csiDefaultTimeout; the wait is not reported while an operation of the volume is pending.
+/// Upstream: pkg/volume/csi, csiTimeout; the wait is not reported while an operation of the volume is pending.
 pub const DETACH_GRACE: Duration = Duration::from_secs(2 * 60);
 /// Time after which an event reports the unmount of a volume whose pod has ended. A kubelet reports the unmount with
 /// its next status, within 10 seconds.

@@ -70,9 +70,10 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if, according to the API server, the node's kubelet has released the volume, or the reason to
-    /// detach it by force still holds. A recent response to the write that removed the volume from the status suffices;
-    /// otherwise the node is read. If the result is false, the cache is behind, and the volume waits for it.
+    /// Returns true if the volume may be detached according to the API server: the node's status does not list it as
+    /// attached, and the kubelet has released it or the reason to detach it by force still holds. A recent response to
+    /// the write that removed the volume from the status suffices; otherwise the node is read. If the result is false,
+    /// the cache is behind, and the volume waits for it.
     async fn is_released(
         &self,
         subject: &Subject<'_>,
@@ -91,7 +92,8 @@ impl AttachDetach {
             Some(ForceDetachReason::OutOfService) => state.is_out_of_service,
             None => false,
         };
-        // In other states the kubelet may still find the volume in the list, or may attach volumes itself now.
+        // While the status lists a volume, the kubelet may mount it; kubelets of unmanaged nodes attach volumes
+        // themselves.
         let is_released = state.is_managed
             && volumes
                 .is_some_and(|volumes| !volumes.lists(subject.name) && (is_forced || !volumes.uses(subject.name)));
@@ -134,7 +136,7 @@ impl AttachDetach {
         }
     }
 
-    /// Reports errors of the driver.
+    /// Records when the wait for the driver began, and reports each error of the driver once.
     pub fn await_detach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         memory.is_announced = false;
         memory.detach_started.get_or_insert(subject.now);

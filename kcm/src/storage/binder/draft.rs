@@ -1,4 +1,4 @@
-//! Changes of objects by full PUTs, each based on the version that was decided on.
+//! Changes of objects by full PUTs. Each writes the version of the object for which the change was decided.
 //!
 //! The role of this controller has no patch verb, and unknown fields must be kept. Most records
 //! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes

@@ -1,6 +1,7 @@
 //! Annotations and finalizers that record which component provisions and deletes a volume.
 //!
-//! Upstream: pkg/controller/volume/persistentvolume, updateMigrationAnnotationsAndFinalizers.
+//! Upstream: pkg/controller/volume/persistentvolume, updateMigrationAnnotations,
+//! updateVolumeMigrationAnnotationsAndFinalizers.
 
 use kinds::PersistentVolumeClaim;
 use kinds::metadata_edit::{with_finalizer, without_finalizers};

@@ -113,7 +113,7 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The condition that every pod with a node has, usually as the last one of the list.
+/// The condition after which the new one is placed. Every pod with a node has it, usually as the last one of the list.
 const LAST_CONDITION: &str = "PodScheduled";
 
 /// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted

@@ -110,9 +110,9 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 
 /// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
 ///
-/// Written immediately: lost and newly available pods, on which a Deployment acts; and the end of the last terminating
-/// pod, for which users and tools wait after a rollout. A change during a write is written together with the next
-/// one.
+/// Written immediately: changed conditions; lost and newly available pods, on which a Deployment acts; the end of the
+/// last pod of a set that is scaled to zero; and the end of the last terminating pod, for which users and tools wait
+/// after a rollout. A change during a write is written together with the next one.
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let available_change = available_change(set, status);

@@ -1,4 +1,4 @@
-//! Maps changes to sets of pods.
+//! Adds the keys of sets to the queue when sets or their pods change.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use runtime::store::{Change, Store};
 use super::pod_set::PodSet;
 use crate::pods::keys::owners_of_pod;
 
-/// Enqueues the keys of changed objects.
+/// Adds a set's key to the queue when the set or one of its pods changes, or a pod that it may adopt.
 pub fn subscribe<K: PodSet>(
     sets: &Arc<Store<K>>,
     pods: &Arc<Store<Pod>>,

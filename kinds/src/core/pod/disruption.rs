@@ -10,7 +10,8 @@ pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The reason in the status of a pod that the kubelet evicted.
 const EVICTED: &str = "Evicted";
 
-/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. The announced termination may take any time.
+/// The reason in [`DISRUPTION_TARGET`] if the kubelet set it. The pod may terminate at any later time: such a condition
+/// never becomes outdated.
 const BY_KUBELET: &str = "TerminationByKubelet";
 
 /// The recorded disruption of a pod.

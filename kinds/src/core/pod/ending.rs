@@ -23,7 +23,8 @@ pub struct Ending {
     pub conditions: Vec<(Str, Str)>,
     /// Restarts of all its containers and init containers.
     pub restarts: i32,
-    /// Time of its termination, if its status contains it; zero otherwise.
+    /// Time at which its last container and sidecar terminated; otherwise the time since which it is not ready; zero if
+    /// its status has neither.
     pub finished: Time,
     /// Grace period of its deletion in seconds.
     pub grace: i64,

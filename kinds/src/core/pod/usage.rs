@@ -187,14 +187,14 @@ struct Pod<'a> {
     qos: &'a str,
 }
 
-/// A function that returns the amounts of a container to sum up.
-type RequestsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
+/// Returns a container's requests or limits, which are then summed up over the containers.
+type AmountsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
     /// Returns the resources that all containers need together. Init containers run one after the other before the
     /// regular ones; a sidecar runs in addition to all containers after it (component-helpers/resource,
     /// aggregateContainerResourcesByFn).
-    fn sum(&self, view: RequestsView<'_, 'a>) -> Amounts<'a> {
+    fn sum(&self, view: AmountsView<'_, 'a>) -> Amounts<'a> {
         let of = |container: &Container<'a>| view(container, self.reported.get(container.name));
         let (mut sum, mut sidecars, mut init_peak) = (Amounts::new(), Amounts::new(), Amounts::new());
         self.containers.iter().for_each(|container| add(&mut sum, &of(container)));

@@ -22,6 +22,6 @@ fn suite_reports_skipped_cases_with_reasons() {
     assert!(names.iter().copied().eq(provider_conformance::case_names()));
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "each case once");
     let skipped: Vec<_> = report.skipped().map(|result| result.name).collect();
-    // The mock has neither firewalls nor pages.
+    // The mock has no firewall between load balancers and targets, and does not divide lists into pages.
     assert_eq!(skipped, ["firewall_follows_targets", "lists_are_read_to_the_last_page"], "{report}");
 }

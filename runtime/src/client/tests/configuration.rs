@@ -140,7 +140,7 @@ proptest::proptest! {
 
 #[tokio::test]
 async fn master_flag_overrides_the_server() {
-    // (--master, server in the kubeconfig, server connected to; None: refused)
+    // (--master, with --kubeconfig, server connected to; None: refused)
     let table = [
         ("10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),
         ("http://10.0.0.1:8080", false, Some("http://10.0.0.1:8080/")),

@@ -120,7 +120,6 @@ fn protobuf_and_text_have_equal_content() {
     let exposition = metrics.exposition(accepting_protobuf());
     assert!(exposition.media_type.contains("encoding=delimited"), "{}", exposition.media_type);
     let own = decoded(&exposition.body);
-    // Times of creation are only in protobuf.
     assert_eq!(own, decoded(&protobuf::delimited(parse::families(&metrics.text()))));
     let types: Vec<(&str, MetricType)> = own.iter().map(|family| (family.name.as_str(), family.r#type())).collect();
     for expected in [

@@ -4,7 +4,8 @@
 //!   `kubectl` of Kubernetes 1.37, in envtest's layout. Missing programs come from
 //!   the cache.
 //! - The cache is `$KCM_TEST_ASSETS`, else `kcm-control-plane` in the user's
-//!   cache folder; in it is one folder for each version of the Go module.
+//!   cache folder. It contains one folder for each version of each part, which
+//!   is named by a hash of the part's inputs.
 //! - The build takes about ten minutes the first time, and happens once: other
 //!   processes that need the same programs wait for it.
 
@@ -124,7 +125,8 @@ impl Assets {
         locate(Program::UpstreamManager, None, &cache(Part::Upstream)?)
     }
 
-    /// Returns upstream's cloud-controller-manager, whose provider uses our mock cloud's HTTP; only takeovers need it.
+    /// Returns upstream's cloud-controller-manager, whose provider calls the mock cloud's HTTP API. Only
+    /// tests of takeovers need it.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_cloud_manager(&self) -> Result<PathBuf> {

@@ -136,7 +136,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
         let ensured = balancers.ensure(&one, &all).await?;
         ensure!(matches!(ensured.progress, Progress::After(_)), "{ensured:?}");
         let warns = ensured.warnings.iter().any(|warning| warning.contains("AWS could not set up the load balancer"));
-        ensure!(warns || !warned, "call {call}: the warning is gone: {ensured:?}");
+        ensure!(warns || !warned, "call {call}: the warning disappeared: {ensured:?}");
         warned |= warns;
     }
     ensure!(warned, "no warning");

@@ -98,7 +98,7 @@ impl Trial {
     }
 }
 
-/// A failure is a line on the standard output of a trial that a user has started with sudo.
+/// Joins the lines of an error: a process that was started with sudo reports each failure in one line of its output.
 fn in_one_line(error: &str) -> String {
     let lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join("; ")

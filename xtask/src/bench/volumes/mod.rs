@@ -26,13 +26,13 @@ const NAMESPACE: &str = "bench";
 /// The number of parallel requests of the provisioner and the attacher.
 const PARALLEL: usize = 24;
 
-/// The number of claims in volumes-attach for each one in volumes-move, which takes longer for each.
+/// The number of claims divided by this is the number of pods in volumes-move, whose pods take longer.
 const MOVED_PART: u32 = 10;
 
 /// Maximum duration of a step.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// A scenario of one manager on a separate control plane.
+/// The scenarios in which each manager has a separate control plane.
 pub const WITH_NEW_CLUSTERS: [Scenario; 3] =
     [Scenario::VolumesProvision, Scenario::VolumesAttach, Scenario::VolumesMove];
 
@@ -74,7 +74,7 @@ async fn until(manager: &ManagerProcess<'_>, describe: impl Fn() -> String, reac
         manager.check()?;
         ensure!(
             start.elapsed() < DEADLINE,
-            "given up: {}; the manager's last lines:\n{}",
+            "timed out: {}; the manager's last lines:\n{}",
             describe(),
             manager.last_lines()
         );

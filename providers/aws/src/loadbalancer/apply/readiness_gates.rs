@@ -1,7 +1,8 @@
 //! Readiness gates: conditions of pods that become ready only when ELB reports them healthy.
 //!
-//! A gate is named by a target group, as the Load Balancer Controller's webhook writes it into pods, or by the Service,
-//! as users without a webhook write it; a gate of the Service covers all of its target groups.
+//! The name of a gate contains the name of a target group if the Load Balancer Controller's webhook has written it into
+//! the pod. Users without a webhook write the Service's name instead; such a gate covers all target groups of the
+//! Service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

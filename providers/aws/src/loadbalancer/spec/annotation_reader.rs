@@ -8,7 +8,7 @@ use providers::{CloudError, ErrorKind, LoadBalancerSpec};
 use crate::loadbalancer::spec::actions::{self, Destination};
 use crate::loadbalancer::types::Spread;
 
-/// The prefix of all but two of the annotations.
+/// The prefix of all annotations that this provider reads, except [`ACTIONS`].
 pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 
 /// Maximum number of warnings about one Service.

@@ -103,7 +103,7 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     eventually("both versions are listed as stored", || async {
         let definition = read(&bed, &["crd", "widgets.example.com"])?;
         ensure!(definition["status"]["storedVersions"] == json!(["v1", "v2"]), "{}", definition["status"]);
-        // Objects are written in the new version only once the new storage serves.
+        // Objects are written in the new version only once the API server has switched to them.
         bed.cluster.kubectl(&["get", "widgets.v2.example.com", "-n", &space.namespace, "widget-0"])?;
         Ok(())
     })

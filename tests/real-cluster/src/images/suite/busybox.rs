@@ -15,7 +15,7 @@ pub(super) const BUSYBOX: &str = "/bin/busybox";
 pub(super) const BASH: &str = "/bin/bash-static";
 
 /// Starts busybox' shell, whose messages specs expect, unless it would drop a variable because of its name: some specs
-/// have names with a dash.
+/// set variables whose names contain a dash.
 const SHELL: &str = r#"#!/bin/bash
 shell=/bin/busybox
 while IFS= read -r -d '' variable; do
