@@ -71,10 +71,15 @@ impl From<WriteError> for ReconcileError {
     }
 }
 
+/// The identity of a unit of work.
+pub trait WorkKey: QueueKey + Sync + fmt::Display + 'static {}
+
+impl<K: QueueKey + Sync + fmt::Display + 'static> WorkKey for K {}
+
 /// The reconciler of a controller.
 pub trait Reconcile: Send + Sync + 'static {
     /// The identity of a unit of work.
-    type Key: QueueKey + Sync + fmt::Display + 'static;
+    type Key: WorkKey;
 
     /// Prepares the reconciler. Runs once when this process begins to lead, before the first reconcile.
     fn begin(&self) {}
@@ -108,20 +113,21 @@ pub struct WorkCounts {
 }
 
 /// The state that the runs of a controller share.
-struct Worker<R: Reconcile> {
+struct Worker<K> {
     options: WorkOptions,
-    queue: Arc<Queue<R::Key>>,
-    reconciler: Arc<R>,
+    queue: Arc<Queue<K>>,
+    reconciler: Arc<dyn Reconcile<Key = K>>,
     counts: Arc<WorkCounts>,
 }
 
 /// Starts to reconcile a controller's keys until its queue is closed; runs that have begun are finished.
 ///
 /// One task takes the keys, and each run is a task of its own: a controller without work takes the memory of one task.
-pub fn work<R: Reconcile>(
+/// The workers are compiled once for each kind of keys, not for each controller.
+pub fn work<K: WorkKey>(
     options: WorkOptions,
-    queue: &Arc<Queue<R::Key>>,
-    reconciler: &Arc<R>,
+    queue: &Arc<Queue<K>>,
+    reconciler: Arc<dyn Reconcile<Key = K>>,
     counts: &Arc<WorkCounts>,
     tasks: &Tasks,
 ) {
@@ -129,7 +135,7 @@ pub fn work<R: Reconcile>(
     queue.set_workers(workers);
     // Twice as many as workers, because the queue hands out keys of further namespaces while runs take long.
     let places = Arc::new(Semaphore::new(workers * 2));
-    let (queue, reconciler, counts) = (queue.clone(), reconciler.clone(), counts.clone());
+    let (queue, counts) = (queue.clone(), counts.clone());
     let worker = Arc::new(Worker { options, queue, reconciler, counts });
     let spawner = tasks.spawner();
     tasks.spawn(async move {
@@ -151,9 +157,9 @@ pub fn work<R: Reconcile>(
     });
 }
 
-impl<R: Reconcile> Worker<R> {
+impl<K: WorkKey> Worker<K> {
     /// Reconciles a key and records the result.
-    async fn run(&self, key: R::Key) {
+    async fn run(&self, key: K) {
         let notes = Arc::new(Mutex::new(Notes::default()));
         let started = Instant::now();
         let span = info_span!("reconcile", controller = self.options.name, %key);
@@ -272,7 +278,7 @@ mod tests {
         let queue = Queue::new(QueueOptions::named("test"));
         let counts = Arc::new(WorkCounts::default());
         let tasks = Tasks::default();
-        work(WorkOptions { name: "test", workers: 2 }, &queue, &reconciler, &counts, &tasks);
+        work(WorkOptions { name: "test", workers: 2 }, &queue, reconciler.clone(), &counts, &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(5000)).await;
         queue.close();
@@ -318,7 +324,7 @@ mod tests {
         let reconciler = Arc::new(Overloaded(Mutex::default()));
         let queue = Queue::new(QueueOptions::named("test"));
         let tasks = Tasks::default();
-        work(WorkOptions { name: "test", workers: 1 }, &queue, &reconciler, &Arc::default(), &tasks);
+        work(WorkOptions { name: "test", workers: 1 }, &queue, reconciler.clone(), &Arc::default(), &tasks);
         queue.add("key".to_owned());
         tokio::time::sleep(Duration::from_secs(30)).await;
         queue.close();
@@ -362,7 +368,7 @@ mod tests {
             let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
             let tasks = Tasks::default();
             let options = WorkOptions { name: "test", workers };
-            work(options, &queue, &reconciler, &Arc::default(), &tasks);
+            work(options, &queue, reconciler.clone(), &Arc::default(), &tasks);
             for number in 0..100 {
                 queue.add(ObjectKey::new("slow", number.to_string()));
             }
@@ -392,7 +398,7 @@ mod tests {
         let (reconciler, queue) = (Arc::<SlowNamespace>::default(), Queue::new(QueueOptions::named("test")));
         let tasks = Tasks::default();
         let options = WorkOptions { name: "test", workers: 5 };
-        work(options, &queue, &reconciler, &Arc::default(), &tasks);
+        work(options, &queue, reconciler.clone(), &Arc::default(), &tasks);
         for number in 0..20 {
             queue.add(kinds::meta::ObjectKey::new("other", number.to_string()));
         }
@@ -442,8 +448,8 @@ mod tests {
         let blocking = Arc::new(Blocking { other: other.clone(), ran: Mutex::new(receiver) });
         let (counts, tasks) = (Arc::new(WorkCounts::default()), Tasks::default());
         let options = |name| WorkOptions { name, workers: 1 };
-        work(options("other"), &other, &Arc::new(Waking(Mutex::new(sender))), &Arc::default(), &tasks);
-        work(options("test"), &queue, &blocking, &counts, &tasks);
+        work(options("other"), &other, Arc::new(Waking(Mutex::new(sender))), &Arc::default(), &tasks);
+        work(options("test"), &queue, blocking, &counts, &tasks);
         // The dispatchers wait for keys before the first one is added.
         tokio::time::sleep(Duration::from_millis(50)).await;
         queue.add("key".to_owned());

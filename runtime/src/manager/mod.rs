@@ -30,7 +30,7 @@ use crate::queue::{Queue, QueueStats, QueueView, Queues};
 use crate::stall::Heartbeat;
 use crate::tasks::Tasks;
 use crate::watch::{Reads, Registry};
-use crate::worker::{Reconcile, WorkCounts, WorkOptions, work};
+use crate::worker::{Reconcile, WorkCounts, WorkKey, WorkOptions, work};
 use crate::write::Writer;
 use long_runs::{Views, described, report_long_runs};
 use startup::{Start, Waiting, start_workers};
@@ -244,12 +244,17 @@ impl Manager {
     }
 
     /// Adds a controller.
-    pub fn add<R: Reconcile>(&mut self, options: WorkOptions, queue: Arc<Queue<R::Key>>, reconciler: Arc<R>) {
+    pub fn add<K: WorkKey>(
+        &mut self,
+        options: WorkOptions,
+        queue: Arc<Queue<K>>,
+        reconciler: Arc<dyn Reconcile<Key = K>>,
+    ) {
         let counts = Arc::new(WorkCounts::default());
         let (closed, stats, view, counted) = (queue.clone(), queue.clone(), queue.clone(), counts.clone());
         self.controllers.push(RegisteredController {
             name: options.name,
-            start: Box::new(move |tasks| work(options, &queue, &reconciler, &counted, tasks)),
+            start: Box::new(move |tasks| work(options, &queue, reconciler, &counted, tasks)),
             close: Box::new(move || closed.close()),
             stats,
             view,

@@ -6,13 +6,12 @@
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use kinds::Kind;
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
 
 use super::frames::FrameError;
 use super::request::WatchError;
-use crate::store::Store;
+use super::watched_store::WatchedStore;
 
 /// Maximum number of pages: five million objects in pages of 100.
 const MAX_PAGES: usize = 50_000;
@@ -55,7 +54,7 @@ impl Limits {
 
     /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether
     /// the server really has as many objects.
-    pub(super) fn check_watched<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
+    pub(super) fn check_watched(&self, store: &dyn WatchedStore) -> Result<(), WatchError> {
         if store.limited_bytes() > self.record_bytes {
             return Err(WatchError::TooLarge("the records of the kind take too much memory"));
         }
@@ -81,7 +80,7 @@ pub(super) struct ListProgress {
 
 impl ListProgress {
     /// Begins a list.
-    pub(super) fn new<K: Kind>(store: &Store<K>, limits: Limits) -> Self {
+    pub(super) fn new(store: &dyn WatchedStore, limits: Limits) -> Self {
         let unseen = store.keys();
         let is_first = unseen.is_empty();
         Self { limits, unseen, added: Vec::new(), is_first, pages: 0, objects: 0, bytes: 0, begun: Instant::now() }
@@ -95,9 +94,9 @@ impl ListProgress {
     }
 
     /// Counts an object, before it is applied; its key is `None` if it cannot be read.
-    pub(super) fn add<K: Kind>(
+    pub(super) fn add(
         &mut self,
-        store: &Store<K>,
+        store: &dyn WatchedStore,
         object: &[u8],
         key: impl FnOnce() -> Option<ObjectKey>,
     ) -> Result<(), WatchError> {
@@ -127,13 +126,13 @@ impl ListProgress {
     }
 
     /// Removes the objects from the cache that the complete list did not contain: they were deleted.
-    pub(super) fn finish<K: Kind>(&self, store: &Store<K>) -> Result<(), WatchError> {
+    pub(super) fn finish(&self, store: &dyn WatchedStore) -> Result<(), WatchError> {
         self.unseen.iter().for_each(|key| store.remove(&key.namespace, &key.name));
         self.limits.check_watched(store)
     }
 
     /// Removes the objects from the cache that the list has added.
-    pub(super) fn discard<K: Kind>(&mut self, store: &Store<K>) {
+    pub(super) fn discard(&mut self, store: &dyn WatchedStore) {
         let added = std::mem::take(&mut self.added);
         let added = if self.is_first { store.keys().into_iter().collect() } else { added };
         added.iter().for_each(|key| store.remove(&key.namespace, &key.name));

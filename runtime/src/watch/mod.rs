@@ -14,6 +14,7 @@ mod request;
 mod resync;
 #[cfg(test)]
 mod tests;
+mod watched_store;
 
 pub use absence::{Watched, is_empty_since, wait_until_deleted};
 pub use every_kind::{EveryKind, MetaChange, Metadata, Source};

@@ -7,7 +7,7 @@
 //! relists.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use kinds::envelope::{self, WatchEvent, page, watch_event};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::{find, find_str};
-use kinds::{DecodeError, Form, Kind};
+use kinds::{DecodeError, Form};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -30,9 +30,10 @@ use super::list_progress::{Limits, ListProgress};
 use super::listing::{ListForm, Listing, Retry};
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
+use super::watched_store::WatchedStore;
 use crate::client::Clients;
 use crate::lock::lock;
-use crate::store::Store;
+use crate::store::Progress;
 use crate::text::shortened;
 
 /// Duration up to which the end of a watch is irregular, so that it must not be reopened immediately.
@@ -59,10 +60,10 @@ const MAX_KEY_BYTES: usize = 512;
 ///
 /// There is one reflector for each kind, which waits for the next event of its watch most of the time. The futures of
 /// requests are several times larger than the future of that wait, and are therefore on the heap only while they run.
-pub struct Reflector<K: Kind> {
+pub struct Reflector {
     pub clients: Arc<Clients>,
     pub scope: Scope,
-    pub store: Arc<Store<K>>,
+    store: Arc<dyn WatchedStore>,
     /// Permits for initial lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
     /// The allowed lag of the store behind the watch.
@@ -77,13 +78,23 @@ pub struct Reflector<K: Kind> {
     is_history_doubtful: bool,
 }
 
-impl<K: Kind> Reflector<K> {
-    pub fn new(clients: Arc<Clients>, scope: Scope, store: Arc<Store<K>>, lists: Arc<Semaphore>) -> Self {
-        let listing = Listing::new(if K::MANY { ListForm::Whole } else { ListForm::Streamed });
+impl Reflector {
+    pub(super) fn new(
+        clients: Arc<Clients>,
+        scope: Scope,
+        store: Arc<dyn WatchedStore>,
+        lists: Arc<Semaphore>,
+    ) -> Self {
+        let listing = Listing::new(if store.has_large_list() { ListForm::Whole } else { ListForm::Streamed });
         let (lag, resync) = (Duration::ZERO, Resync::new(Duration::ZERO));
         let (limits, logs) = (Limits::default(), Mutex::default());
         let (is_listed, is_history_doubtful) = (false, false);
         Self { clients, scope, store, lists, lag, resync, listing, limits, logs, is_listed, is_history_doubtful }
+    }
+
+    /// Returns the progress of the watch.
+    pub(super) fn progress(&self) -> &Progress {
+        self.store.progress()
     }
 
     /// Lists by pages instead of by the first events of a watch.
@@ -251,10 +262,10 @@ impl<K: Kind> Reflector<K> {
     async fn list_streamed(
         &self,
         mut permit: ListPermit,
-    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
+    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>>, WatchError> {
         let mut frames = permit.wait_for(self.frames(self.scope.streaming_list())).await?;
         frames.silence = LIST_SILENCE;
-        let mut list = ListProgress::new(&self.store, self.limits);
+        let mut list = ListProgress::new(&*self.store, self.limits);
         loop {
             let next = permit.wait_for(frames.next()).await?;
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
@@ -275,7 +286,7 @@ impl<K: Kind> Reflector<K> {
     /// Lists the kind in one response.
     async fn list_whole(&self) -> Result<(), WatchError> {
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
-        let mut list = ListProgress::new(&self.store, self.limits);
+        let mut list = ListProgress::new(&*self.store, self.limits);
         while let Some(object) = items.next().await? {
             self.apply_listed(&mut list, &object)?;
         }
@@ -286,7 +297,7 @@ impl<K: Kind> Reflector<K> {
     ///
     /// Some aggregated APIs return the same continue token with every page: such a list would never end.
     async fn list_pages(&self, mut permit: ListPermit) -> Result<(), WatchError> {
-        let mut list = ListProgress::new(&self.store, self.limits);
+        let mut list = ListProgress::new(&*self.store, self.limits);
         let mut next = String::new();
         loop {
             list.begin_page()?;
@@ -320,13 +331,13 @@ impl<K: Kind> Reflector<K> {
 
     /// Applies an object of a list.
     fn apply_listed(&self, list: &mut ListProgress, object: &[u8]) -> Result<(), WatchError> {
-        let applied = list.add(&self.store, object, || key_of(object)).and_then(|()| self.apply(object));
-        applied.inspect_err(|_| list.discard(&self.store))
+        let applied = list.add(&*self.store, object, || key_of(object)).and_then(|()| self.apply(object));
+        applied.inspect_err(|_| list.discard(&*self.store))
     }
 
     /// Completes a list.
     fn finish_list(&self, list: &mut ListProgress, version: u64) -> Result<(), WatchError> {
-        list.finish(&self.store).inspect_err(|_| list.discard(&self.store))?;
+        list.finish(&*self.store).inspect_err(|_| list.discard(&*self.store))?;
         let progress = self.store.progress();
         if version < progress.version() {
             self.store.restart(version);
@@ -347,7 +358,7 @@ impl<K: Kind> Reflector<K> {
     async fn frames(
         &self,
         uri: String,
-    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<K>>, WatchError> {
+    ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>>, WatchError> {
         let body = request::open(&self.clients, uri, self.scope.stream_type()).await?;
         Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
@@ -364,7 +375,7 @@ impl<K: Kind> Reflector<K> {
                 biased;
                 frame = frames.next() => frame?,
                 () = self.resync.due() => {
-                    self.resync.step(&self.store);
+                    self.resync.step(&*self.store);
                     continue;
                 }
             };
@@ -417,14 +428,7 @@ impl<K: Kind> Reflector<K> {
 
     /// Applies an object. If it cannot be decoded, its key is recorded.
     fn apply(&self, object: &[u8]) -> Result<(), WatchError> {
-        let decoded = catch_unwind(AssertUnwindSafe(|| K::decode(self.store.decoding(), object)));
-        let error = match decoded.unwrap_or_else(|_| Err(DecodeError::field("object", "makes the decoder panic"))) {
-            Ok(record) => {
-                self.store.put(record);
-                return Ok(());
-            }
-            Err(error) => error,
-        };
+        let Err(error) = self.store.apply(object) else { return Ok(()) };
         let key = key_of(object);
         if lock(&self.logs).permits() {
             let object = key.as_ref().map_or_else(|| "(unreadable name)".to_owned(), ToString::to_string);

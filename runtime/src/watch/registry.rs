@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use kinds::{Decode, Interner, Kind, Sections};
+use kinds::{Decode, Interner, Kind, Resource, Sections};
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ use super::request::{Scope, serves};
 use crate::client::Clients;
 use crate::discovery::Discovery;
 use crate::lock::lock;
-use crate::store::{Index, Store};
+use crate::store::{Index, Progress, Store};
 
 /// Maximum number of concurrent lists, separately for kinds with and without a typed store; more would only increase
 /// the API server's peak load.
@@ -77,10 +77,7 @@ pub trait WatchStats: Send + Sync {
 
 impl<K: Kind> WatchStats for Store<K> {
     fn resource(&self) -> String {
-        match K::RESOURCE.group {
-            "" => K::RESOURCE.plural.to_owned(),
-            group => format!("{}.{group}", K::RESOURCE.plural),
-        }
+        name(&K::RESOURCE)
     }
 
     fn group_version_resource(&self) -> [&'static str; 3] {
@@ -148,17 +145,11 @@ impl<K: Kind> AnyNeed for Need<K> {
             store,
             run: Box::new(move |clients, namespace, lists| {
                 let scope = Scope { resource: K::RESOURCE, namespace, form: K::FORM };
-                Box::pin(async move {
-                    if !is_required {
-                        until_served(&clients, &watched).await;
-                    }
-                    Reflector::new(clients, scope, watched, lists)
-                        .lagging(lag)
-                        .resyncing(options.resync)
-                        .paged(options.is_paged)
-                        .run()
-                        .await;
-                })
+                let reflector = Reflector::new(clients, scope, watched, lists)
+                    .lagging(lag)
+                    .resyncing(options.resync)
+                    .paged(options.is_paged);
+                Box::pin(run(reflector, is_required))
             }),
             synced: Box::new(move || {
                 let store = waited.clone();
@@ -172,21 +163,37 @@ impl<K: Kind> AnyNeed for Need<K> {
     }
 }
 
+/// Runs the watch of a kind. An optional kind is watched once it is served.
+async fn run(reflector: Reflector, is_required: bool) {
+    if !is_required {
+        until_served(&reflector.clients, &reflector.scope.resource, reflector.progress()).await;
+    }
+    reflector.run().await;
+}
+
 /// Waits until a kind is served. Until then the kind has no objects, and its store counts as complete.
-async fn until_served<K: Kind>(clients: &Clients, store: &Store<K>) {
+async fn until_served(clients: &Clients, kind: &Resource, progress: &Progress) {
     loop {
-        match serves(clients, &K::RESOURCE).await {
+        match serves(clients, kind).await {
             Ok(true) => return,
-            Ok(false) if !store.progress().is_synced() => {
-                info!(resource = WatchStats::resource(store), "API resource not served; treating it as empty");
-                store.progress().set_synced();
+            Ok(false) if !progress.is_synced() => {
+                info!(resource = name(kind), "API resource not served; treating it as empty");
+                progress.set_synced();
             }
             Ok(false) => {}
             Err(error) => {
-                warn!(resource = WatchStats::resource(store), %error, "could not determine whether the API resource is served")
+                warn!(resource = name(kind), %error, "could not determine whether the API resource is served")
             }
         }
         tokio::time::sleep(SERVED_CHECK_INTERVAL).await;
+    }
+}
+
+/// Returns the name of a resource, with its group after a dot, as kubectl formats it.
+fn name(resource: &Resource) -> String {
+    match resource.group {
+        "" => resource.plural.to_owned(),
+        group => format!("{}.{group}", resource.plural),
     }
 }
 

@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use kinds::Kind;
 use kinds::meta::ObjectKey;
 use tokio::time::Instant;
 
-use crate::store::Store;
+use super::watched_store::WatchedStore;
 
 /// Number of records of a pass that subscribers receive without a pause.
 const CHUNK: usize = 100;
@@ -52,7 +51,7 @@ impl Resync {
 
     /// Passes the next records to the subscribers. Call it only from the task that applies the watch's events, so that
     /// no subscriber receives an older record after a newer one.
-    pub fn step<K: Kind>(&mut self, store: &Store<K>) {
+    pub fn step(&mut self, store: &dyn WatchedStore) {
         if self.left.is_empty() {
             self.left = store.keys().into_iter().collect();
         }

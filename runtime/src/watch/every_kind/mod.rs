@@ -383,7 +383,7 @@ impl EveryKind {
         namespace: Option<String>,
         lists: Arc<Semaphore>,
     ) {
-        let reflect = |resource, store| {
+        let reflect = |resource, store: Arc<Store<Metadata>>| {
             let scope = Scope { resource, namespace: namespace.clone(), form: Form::Metadata };
             Reflector::new(clients.clone(), scope, store, lists.clone()).paged(self.is_paged).run().boxed()
         };

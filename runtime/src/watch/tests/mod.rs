@@ -155,7 +155,7 @@ fn store(indexes: Vec<Index<Thing>>) -> Arc<Store<Thing>> {
     Arc::new(Store::new(Decode { interner: Arc::default(), sections: Sections::default() }, indexes))
 }
 
-fn reflector(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>) -> Reflector<Thing> {
+fn reflector(clients: &Arc<Clients>, store: &Arc<Store<Thing>>, lists: &Arc<Semaphore>) -> Reflector {
     let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Protobuf };
     Reflector::new(clients.clone(), scope, store.clone(), lists.clone())
 }
