@@ -1,7 +1,6 @@
-//! The recorded state of a Service's load balancer, with a lock, so that one call at a time works on the load balancer.
+//! The recorded state of a Service's load balancer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress};
@@ -320,31 +319,6 @@ impl BalancerState {
         let known = known(id, desired, observed);
         self.serving = known.iter().all(|group| is_serving(group, observed));
         self.known = Some(known);
-    }
-}
-
-/// The states of all Services' load balancers.
-#[derive(Debug, Default)]
-pub(crate) struct BalancerStates(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>>);
-
-impl BalancerStates {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the state of a Service's load balancer.
-    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<BalancerState>> {
-        self.lock().entry(id.clone()).or_default().clone()
-    }
-
-    /// Forgets a Service whose load balancer is deleted.
-    pub(crate) fn remove(&self, id: &LoadBalancerId) {
-        self.lock().remove(id);
-    }
-
-    /// Returns the Services that may have load balancers.
-    pub(crate) fn ids(&self) -> Vec<LoadBalancerId> {
-        self.lock().keys().cloned().collect()
     }
 }
 
