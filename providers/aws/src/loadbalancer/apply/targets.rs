@@ -135,7 +135,7 @@ impl Balancers {
         }
         for (group, change) in groups.iter().zip(&changes) {
             if !change.deregister.is_empty() {
-                caller.deregister(&group.arn, &change.deregister).await?;
+                caller.deregister(&group.arn, group.target_type, &change.deregister).await?;
             }
             if let Some(after) = &change.record_after {
                 caller.record(&record_name(id, group), after).await?;
