@@ -1,10 +1,12 @@
 //! Changes of load balancers: to the last requested state, from any previous one.
 
 use providers::{
-    CloudError, EndpointTarget, ErrorKind, IpNet, LoadBalancerSpec, NodeTarget, Observed, Protocol, Targeting, Targets,
+    CloudError, EndpointTarget, ErrorKind, Features, IpFamilyPolicy, IpNet, LoadBalancerSpec, NodeTarget, Observed,
+    Protocol, Targeting, Targets,
 };
 
 use crate::context::{Context, Stop, ensure, merged, port};
+use crate::fixture::FixtureError;
 use crate::load_balancer_creation::{matches_spec, owned_of};
 
 pub(crate) async fn ports_are_changed(context: &Context<'_>) -> Result<(), Stop> {
@@ -149,20 +151,31 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     Ok(())
 }
 
+/// Returns the request with a mistake, or `None` if the suite knows no mistake.
+fn with_mistake(context: &Context<'_>, features: &Features, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
+    let mut invalid = spec.clone();
+    match context.fixture.invalid_annotation() {
+        Some((key, value)) => drop(invalid.annotations.insert(key, value)),
+        None if !features.dual_stack => invalid.ip_family_policy = IpFamilyPolicy::RequireDualStack,
+        None => return None,
+    }
+    Some(invalid)
+}
+
 /// After a restart, the last valid request of an invalid Service is unknown.
 pub(crate) async fn targets_follow_an_invalid_service(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
-    let Some((key, value)) = context.fixture.invalid_annotation() else {
-        return Err(Stop::Skip("the fixture has no invalid_annotation".into()));
-    };
+    let features = balancers.features();
     let nodes = context.nodes(2).await?;
     let mut kinds = vec![context.fixture.annotations()];
-    kinds.extend(context.fixture.endpoint_annotations().filter(|_| balancers.features().endpoint_targets));
+    kinds.extend(context.fixture.endpoint_annotations().filter(|_| features.endpoint_targets));
     for annotations in kinds {
         let mut spec = context.spec();
         spec.annotations = merged(spec.annotations, annotations);
-        let mut invalid = spec.clone();
-        invalid.annotations.insert(key.clone(), value.clone());
+        let Some(invalid) = with_mistake(context, &features, &spec) else {
+            return Err(Stop::Skip("the fixture has no invalid_annotation".into()));
+        };
+        ensure!(balancers.targeting(&invalid).is_err(), "{invalid:?} is valid");
         // Endpoints are also given for a load balancer whose targets are nodes.
         let number = |number: usize| Targets {
             endpoints: (0..number).map(|last| endpoint(&spec, 10 + last as u8, true)).collect::<Vec<_>>().into(),
@@ -180,6 +193,7 @@ pub(crate) async fn targets_follow_an_invalid_service(context: &Context<'_>) -> 
         for count in [2, 1, 1] {
             balancers.follow_targets(&invalid, &number(count)).await?;
             matches_spec(context, &spec, &number(count)).await?;
+            none_blocked(context, &format!("after a change to {count} targets")).await?;
         }
         // An incomplete list removes no target.
         balancers.follow_targets(&invalid, &number(2)).await?;
@@ -189,15 +203,22 @@ pub(crate) async fn targets_follow_an_invalid_service(context: &Context<'_>) -> 
     Ok(())
 }
 
+/// Checks that the firewall blocks no target, if the fixture supports that.
+async fn none_blocked(context: &Context<'_>, when: &str) -> Result<(), Stop> {
+    match context.fixture.blocked_targets().await {
+        Err(FixtureError::Unsupported(_)) => {}
+        blocked => {
+            let blocked = blocked?;
+            ensure!(blocked.is_empty(), "{when}, the firewall blocks {blocked:?}");
+        }
+    }
+    Ok(())
+}
+
 pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<(), Stop> {
     let balancers = context.balancers()?;
     // Skips the case before anything is created, if the fixture does not support it.
     context.fixture.blocked_targets().await?;
-    let none_blocked = async |when: &str| {
-        let blocked = context.fixture.blocked_targets().await?;
-        ensure!(blocked.is_empty(), "{when}, the firewall blocks {blocked:?}");
-        Ok::<_, Stop>(())
-    };
     let nodes = context.nodes(2).await?;
     let some = |count: usize| Targets::nodes(nodes[..count].to_vec());
     let mut spec = context.spec();
@@ -205,18 +226,18 @@ pub(crate) async fn firewall_follows_targets(context: &Context<'_>) -> Result<()
     context.settle(&spec, &some(0)).await?;
     for count in [1, 2, 1, 0, 2] {
         balancers.set_targets(&spec, &some(count)).await?;
-        none_blocked(&format!("after a change to {count} targets")).await?;
+        none_blocked(context, &format!("after a change to {count} targets")).await?;
     }
     // Other ports, which need other firewall rules for the same targets.
     for (number, protocol) in [(443, Protocol::Tcp), (53, Protocol::Udp)] {
         if balancers.features().protocols.contains(&protocol) {
             spec.ports = vec![port(&format!("p{number}"), protocol, number)];
             context.settle(&spec, &some(2)).await?;
-            none_blocked(&format!("after a change to port {number} of {protocol}")).await?;
+            none_blocked(context, &format!("after a change to port {number} of {protocol}")).await?;
         }
     }
     let other = context.spec();
     context.settle(&other, &some(2)).await?;
     context.delete(&spec.id).await?;
-    none_blocked("after another load balancer was deleted").await
+    none_blocked(context, "after another load balancer was deleted").await
 }

@@ -178,6 +178,18 @@ fn affinity(requested: SessionAffinity) -> (String, Option<SessionAffinityConfig
     }
 }
 
+/// Returns the ports of an infrastructure Service with the node ports that an invalid tenant Service has now, which are the
+/// only ones that the tenant's kube-proxy serves.
+pub(crate) fn followed_ports(spec: &LoadBalancerSpec, service: &InfraService) -> Vec<InfraPort> {
+    let followed = |found: &InfraPort| {
+        let same = |port: &&providers::Port| port.port == found.port && port.protocol.as_str() == found.protocol;
+        let node_port = spec.ports.iter().find(same).and_then(|port| port.node_port);
+        let target_port = node_port.map_or_else(|| found.target_port.clone(), Into::into);
+        InfraPort { target_port, ..found.clone() }
+    };
+    service.spec.ports.iter().map(followed).collect()
+}
+
 /// Returns all fields of a spec. An empty `selector` or `loadBalancerSourceRanges` is `null`, so that a merge patch
 /// removes it.
 fn fields(spec: &InfraServiceSpec) -> Value {
@@ -308,6 +320,21 @@ mod tests {
             patch["spec"]["ports"],
             json!([{"name": "p80", "protocol": "TCP", "port": 80, "targetPort": 30999, "nodePort": 31000}])
         );
+    }
+
+    #[test]
+    fn ports_of_an_invalid_service_follow_its_node_ports() {
+        let found = stored(&desired(&spec(), &NODES));
+        let targets = |ports: Vec<Port>| {
+            let followed = followed_ports(&LoadBalancerSpec { ports, ..spec() }, &found);
+            followed.into_iter().map(|port| (port.name, port.target_port)).collect::<Vec<_>>()
+        };
+        let at = |number: u16| vec![("p80".to_owned(), json!(number))];
+        assert_eq!(targets(vec![port_of(80, Some(30999)), port_of(443, None)]), at(30999));
+        assert_eq!(targets(vec![port_of(80, None)]), at(30080), "it has no node port now: the last one is used");
+        assert_eq!(targets(vec![port_of(81, Some(30999))]), at(30080), "the port has another number now");
+        let udp = Port { protocol: Protocol::Udp, ..port_of(80, Some(30999)) };
+        assert_eq!(targets(vec![udp]), at(30080), "a port of another protocol");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::desired::{self, Desired};
 use crate::error::as_retryable;
 use crate::infra::{Created, ENDPOINTS, Infra, SERVICES, SLICES};
 use crate::instances::provider_id;
-use crate::objects::{InfraIngress, InfraService, Meta, Object, Slice, SliceEndpoint};
+use crate::objects::{InfraIngress, InfraPort, InfraService, Meta, Object, Slice, SliceEndpoint};
 use crate::ownership;
 use crate::slices::{self, SELECTOR_WRITER, SERVICE_LABEL, SliceChange, WRITER_LABEL};
 use crate::virtual_machines::read_instances;
@@ -48,6 +48,17 @@ impl KubeVirtLoadBalancers {
         })
     }
 
+    /// Returns the Service that is a load balancer, unless it is being deleted.
+    async fn existing(&self, id: &LoadBalancerId) -> Result<InfraService, CloudError> {
+        match self.holder(id).await.map_err(as_retryable)? {
+            Holder::Own(service) if !service.metadata.is_deleting() => Ok(*service),
+            _ => {
+                let message = format!("the infrastructure cluster has no Service {} for {id}", id.default_name());
+                Err(CloudError::new(ErrorKind::NotFound, "GetService", message))
+            }
+        }
+    }
+
     async fn own_slices(&self, id: &LoadBalancerId) -> Result<Vec<Slice>, CloudError> {
         self.infra.list("ListEndpointSlices", SLICES, &ownership::selector(id)).await
     }
@@ -67,8 +78,7 @@ impl KubeVirtLoadBalancers {
     async fn sync_slices(
         &self,
         spec: &LoadBalancerSpec,
-        desired: &Desired,
-        service: &InfraService,
+        (service, ports): (&InfraService, &[InfraPort]),
         targets: &providers::Targets,
     ) -> Result<Vec<String>, CloudError> {
         let found = self.own_slices(&spec.id).await?;
@@ -88,7 +98,7 @@ impl KubeVirtLoadBalancers {
             }
         }
         let labels = ownership::labels(&spec.id);
-        for change in slices::changes(desired, service, &labels, &endpoints, &found) {
+        for change in slices::changes((service, ports), &labels, &endpoints, &found) {
             self.apply_slice(change).await?;
         }
         Ok(without_traffic)
@@ -299,7 +309,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
                 // New targets before the Service changes, so that a removed selector leaves no gap.
                 let mut without_traffic = None;
                 if lists_nodes {
-                    let synced = self.sync_slices(spec, &desired, &service, targets).await;
+                    let synced = self.sync_slices(spec, (&service, &desired.spec.ports), targets).await;
                     without_traffic = Some(synced.map_err(as_retryable)?);
                 }
                 let service = match desired.patch(&service) {
@@ -314,7 +324,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         };
         if lists_nodes {
             if without_traffic.is_none() {
-                let synced = self.sync_slices(spec, &desired, &service, targets).await;
+                let synced = self.sync_slices(spec, (&service, &desired.spec.ports), targets).await;
                 without_traffic = Some(synced.map_err(as_retryable)?);
             }
             self.delete_selector_slices(&service).await.map_err(as_retryable)?;
@@ -328,17 +338,25 @@ impl LoadBalancers for KubeVirtLoadBalancers {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<(), CloudError> {
         self.targeting(spec)?;
         let desired = Desired::of(spec, &self.config, &self.infra_labels);
-        match self.holder(&spec.id).await.map_err(as_retryable)? {
-            Holder::Own(_) if self.config.targets == Targets::Selector => Ok(()),
-            Holder::Own(service) if !service.metadata.is_deleting() => {
-                self.sync_slices(spec, &desired, &service, targets).await.map_err(as_retryable)?;
-                Ok(())
-            }
-            _ => {
-                let message = format!("the infrastructure cluster has no Service {} for {}", desired.name, spec.id);
-                Err(CloudError::new(ErrorKind::NotFound, "GetService", message))
-            }
+        let service = self.existing(&spec.id).await?;
+        if self.config.targets == Targets::Nodes {
+            self.sync_slices(spec, (&service, &desired.spec.ports), targets).await.map_err(as_retryable)?;
         }
+        Ok(())
+    }
+
+    /// Targets of a Service with a selector follow by themselves: the infrastructure cluster lists its virtual machines.
+    async fn follow_targets(
+        &self,
+        spec: &LoadBalancerSpec,
+        targets: &providers::Targets,
+    ) -> Result<BTreeSet<String>, CloudError> {
+        let service = self.existing(&spec.id).await?;
+        if service.spec.selector.is_empty() {
+            let ports = desired::followed_ports(spec, &service);
+            self.sync_slices(spec, (&service, &ports), targets).await.map_err(as_retryable)?;
+        }
+        Ok(BTreeSet::new())
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use providers::{LoadBalancerSpec, Targets, TrafficPolicy};
 use serde_json::{Value, json};
 
-use crate::desired::Desired;
 use crate::instances::machine_name;
 use crate::objects::{
-    InfraService, Slice, SliceConditions, SliceEndpoint, SlicePort, TargetRef, VirtualMachineInstance,
+    InfraPort, InfraService, Slice, SliceConditions, SliceEndpoint, SlicePort, TargetRef, VirtualMachineInstance,
 };
 
 /// Label with the Service of a slice.
@@ -94,15 +93,14 @@ pub(crate) enum SliceChange {
 ///
 /// The endpoints are ordered, so that the same ones are in the same slices each time.
 pub(crate) fn changes(
-    desired: &Desired,
-    service: &InfraService,
+    (service, ports): (&InfraService, &[InfraPort]),
     labels: &BTreeMap<String, String>,
     endpoints: &[SliceEndpoint],
     found: &[Slice],
 ) -> Vec<SliceChange> {
-    let ports: Vec<SlicePort> = desired.spec.ports.iter().map(port).collect();
+    let ports: Vec<SlicePort> = ports.iter().map(port).collect();
     let chunks: Vec<&[SliceEndpoint]> = endpoints.chunks(MAX_ENDPOINTS).collect();
-    let named = |index: usize| format!("{}-{index}", desired.name);
+    let named = |index: usize| format!("{}-{index}", service.metadata.name);
     let mut changes = Vec::new();
     for (index, chunk) in chunks.iter().enumerate() {
         let name = named(index);
@@ -122,7 +120,7 @@ pub(crate) fn deletion(slice: &Slice) -> SliceChange {
     SliceChange::Delete(slice.metadata.name.clone(), slice.metadata.uid.clone())
 }
 
-fn port(port: &crate::objects::InfraPort) -> SlicePort {
+fn port(port: &InfraPort) -> SlicePort {
     SlicePort {
         name: port.name.clone(),
         protocol: port.protocol.clone(),
@@ -169,6 +167,7 @@ mod tests {
 
     use super::*;
     use crate::config::LoadBalancerConfig;
+    use crate::desired::Desired;
     use crate::objects::Meta;
 
     fn spec() -> LoadBalancerSpec {
@@ -251,7 +250,8 @@ mod tests {
         };
         let endpoints: Vec<SliceEndpoint> = (0..1001).map(endpoint).collect();
         let labels = BTreeMap::new();
-        let created = changes(&desired, &service, &labels, &endpoints, &[]);
+        let at = (&service, &desired.spec.ports[..]);
+        let created = changes(at, &labels, &endpoints, &[]);
         let stored: Vec<Slice> = created
             .iter()
             .map(|change| match change {
@@ -260,13 +260,13 @@ mod tests {
             })
             .collect();
         assert_eq!(stored.iter().map(|slice| slice.endpoints.len()).collect::<Vec<_>>(), [1000, 1]);
-        assert_eq!(changes(&desired, &service, &labels, &endpoints, &stored), []);
-        let fewer = changes(&desired, &service, &labels, &endpoints[1..], &stored);
+        assert_eq!(changes(at, &labels, &endpoints, &stored), []);
+        let fewer = changes(at, &labels, &endpoints[1..], &stored);
         assert!(
             matches!(&fewer[..], [SliceChange::Patch(..), SliceChange::Delete(name, _)] if name == "au-1"),
             "{fewer:?}"
         );
-        let none = changes(&desired, &service, &labels, &[], &stored);
+        let none = changes(at, &labels, &[], &stored);
         assert!(matches!(&none[..], [SliceChange::Delete(..), SliceChange::Delete(..)]), "{none:?}");
     }
 }

@@ -112,6 +112,17 @@ pub(crate) struct Target {
     pub port: u16,
 }
 
+impl TargetType {
+    /// Returns the ports of nodes or pods that a target group with this port and these targets sends traffic to.
+    pub(crate) fn traffic_ports(self, port: u16, targets: &BTreeSet<Target>) -> BTreeSet<u16> {
+        match self {
+            Self::Alb => BTreeSet::new(),
+            Self::Instance => [port].into(),
+            Self::Ip => targets.iter().map(|target| target.port).collect(),
+        }
+    }
+}
+
 /// The health that ELB reports for a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetHealth {

@@ -195,10 +195,7 @@ impl History {
         let desired = self.slots.iter().filter_map(|slot| slot.desired.as_ref());
         let unmanaged =
             desired.filter(|desired| desired.annotations.get(&managed).is_some_and(|managed| managed == "false"));
-        let names = unmanaged.flat_map(|desired| {
-            let service = desired.id.name.replace('-', "");
-            [desired.id.default_name(), format!("k8s-{}-{service}-", desired.id.namespace.replace('-', ""))]
-        });
+        let names = unmanaged.flat_map(|desired| names_of(&desired.id));
         self.moto.proxy.open_by_hand(names.collect());
     }
 
@@ -374,8 +371,97 @@ impl History {
         let wanted: Vec<LoadBalancerId> = desired.iter().map(|spec| spec.id.clone()).collect();
         let owned = self.balancers.list_owned().await?;
         ensure!(owned.iter().all(|owned| wanted.contains(&owned.id)), "{owned:?} is more than {wanted:?}");
+        self.check_listeners(desired, &resources).await?;
+        self.check_security_groups(desired, &resources).await
+    }
+
+    /// Checks that each load balancer has the listeners of its Service, each with a target group of its own.
+    async fn check_listeners(&self, desired: &[LoadBalancerSpec], resources: &AccountResources) -> Result<()> {
+        let aws = &self.moto.aws;
+        let mut used = BTreeSet::new();
+        for arn in &resources.balancers {
+            let tags = aws.call(Service::Elb, "DescribeTags", &[("ResourceArns.member.1", arn)]).await?;
+            let own = desired.iter().find(|spec| tags.contains(&spec.id.uid));
+            let own = own.with_context(|| format!("{arn} belongs to no Service"))?;
+            let listeners = aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", arn)]).await?;
+            let found: BTreeSet<String> = texts(&listeners, "Port").into_iter().collect();
+            let expected: BTreeSet<String> = own.ports.iter().map(|port| port.port.to_string()).collect();
+            ensure!(found == expected, "{}: listeners for {found:?}, not {expected:?}", own.id);
+            used.extend(texts(&listeners, "TargetGroupArn"));
+        }
+        let all: BTreeSet<String> = resources.target_groups.iter().cloned().collect();
+        ensure!(used == all, "listeners use {used:?}, and there are {all:?}");
         Ok(())
     }
+
+    /// Checks the security groups of load balancers with their rules, and that each rule of the nodes' group is for a load
+    /// balancer that exists.
+    async fn check_security_groups(&self, desired: &[LoadBalancerSpec], resources: &AccountResources) -> Result<()> {
+        let mut known = BTreeSet::new();
+        for spec in desired {
+            let own = [("Filter.1.Name", "tag:kubernetes.io/service-uid"), ("Filter.1.Value.1", &*spec.id.uid)];
+            let groups = self.moto.aws.ec2("DescribeSecurityGroups", &own, "groupId").await?;
+            match (&groups[..], is_set(spec, "disable-nlb-sg", "true")) {
+                ([], true) => {}
+                ([group], false) => {
+                    let found = self.incoming(group).await?.into_iter().map(|[rule, _]| rule).collect();
+                    let expected = front_rules(spec);
+                    ensure!(expected == found, "{}: {found:?}, not {expected:?}", spec.id);
+                }
+                _ => anyhow::bail!("{} has the security groups {groups:?}", spec.id),
+            }
+            known.extend(groups);
+        }
+        let backend = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-backend")];
+        let backend = self.moto.aws.ec2("DescribeSecurityGroups", &backend, "groupId").await?;
+        ensure!(backend.len() <= 1, "several shared groups: {backend:?}");
+        known.extend(backend);
+        let others: Vec<_> = resources.security_groups.difference(&known).collect();
+        ensure!(others.is_empty(), "{others:?} belong to no Service");
+        for [rule, description] in self.incoming(&self.moto.network.group).await? {
+            let Some((_, name)) = description.split_once("=") else { continue };
+            let without_groups = desired.iter().filter(|spec| is_set(spec, "disable-nlb-sg", "true"));
+            let mut names = without_groups.flat_map(|spec| names_of(&spec.id));
+            ensure!(names.any(|own| name.starts_with(&own)), "{rule} is for the deleted load balancer {name}");
+        }
+        Ok(())
+    }
+
+    /// Returns the incoming rules of a security group, each with its description.
+    async fn incoming(&self, group: &str) -> Result<BTreeSet<[String; 2]>> {
+        let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
+        let rules = self.moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &filter, "securityGroupRuleSet");
+        let rules = rules.await?;
+        let incoming = rules.iter().filter(|rule| rule.text("isEgress") == "false");
+        let fields = ["ipProtocol", "fromPort", "toPort", "cidrIpv4"];
+        Ok(incoming
+            .map(|rule| [fields.map(|field| rule.text(field)).join(" "), rule.text("description").to_owned()])
+            .collect())
+    }
+}
+
+fn is_set(spec: &LoadBalancerSpec, annotation: &str, value: &str) -> bool {
+    spec.annotations.get(&format!("{PREFIX}{annotation}")).is_some_and(|found| found == value)
+}
+
+/// Returns the rules that the clients of a Service need in the security group of its load balancer.
+fn front_rules(spec: &LoadBalancerSpec) -> BTreeSet<String> {
+    let clients = spec.source_ranges.first().map_or_else(|| "0.0.0.0/0".to_owned(), ToString::to_string);
+    let port = |port: &Port| {
+        let (protocol, number) = (port.protocol.as_str().to_lowercase(), port.port);
+        format!("{protocol} {number} {number} {clients}")
+    };
+    let mut rules: BTreeSet<String> = spec.ports.iter().map(port).collect();
+    if is_set(spec, "enable-icmp-for-path-mtu-discovery", "on") {
+        rules.insert(format!("icmp 3 4 {clients}"));
+    }
+    rules
+}
+
+/// Returns the beginnings of the names that load balancers of a Service may have.
+fn names_of(id: &LoadBalancerId) -> [String; 2] {
+    let service = id.name.replace('-', "");
+    [id.default_name(), format!("k8s-{}-{service}-", id.namespace.replace('-', ""))]
 }
 
 /// Runs one history; an error contains its seed.

@@ -122,12 +122,16 @@ fn main() -> std::process::ExitCode {
         },
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
+            new_nodes_are_reached_while_their_service_is_invalid_or_refused,
             rules_in_groups_without_the_tag_are_revoked, rules_of_a_load_balancer_of_the_same_name_stay,
             rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster,
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
             target_behind_a_closed_group_is_unhealthy,
         },
-        refusals::{refused_update_of_targets_is_retried},
+        refusals::{
+            refused_update_of_targets_is_retried, groups_of_nodes_are_read_again_after_one_was_deleted,
+            address_outside_of_the_network_is_named_with_all_zones,
+        },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},
         tagging::{instances_have_tags_while_they_have_nodes},

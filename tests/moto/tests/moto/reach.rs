@@ -1,11 +1,13 @@
 //! Reachability: security groups allow the traffic of each target that should serve, after any change.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Instance, Moto, Policy, Service};
 use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, Port, Protocol, Targets};
 
-use crate::balancers::{AccountResources, delete, new_process, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY};
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
@@ -77,6 +79,55 @@ async fn reached_without_a_gap(annotations: &[(&str, &str)]) -> Result<()> {
     ensure!(moto.proxy.unreached(None).await?.is_empty() && moto.proxy.gaps().is_empty(), "{:?}", moto.proxy.gaps());
     delete(&*balancers, &one.id).await?;
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    Ok(())
+}
+
+/// Returns all rules of this provider for nodes.
+async fn rules_of_nodes(moto: &Moto) -> Result<BTreeSet<Vec<String>>> {
+    let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await?;
+    let fields = ["groupId", "ipProtocol", "fromPort", "toPort", "cidrIpv4", "description"];
+    let own = rules.iter().filter(|rule| rule.text("description").starts_with("kubernetes.io/rule/"));
+    Ok(own.map(|rule| fields.map(|field| rule.text(field).to_owned()).into()).collect())
+}
+
+/// A node of another node group joins while the Service is invalid after a restart, or while AWS refuses a change: its
+/// security group is opened, too. The clients stay those of the last valid request.
+pub async fn new_nodes_are_reached_while_their_service_is_invalid_or_refused(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut instances = moto.run(1).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    for annotations in [&[][..], &[("disable-nlb-sg", "true")]] {
+        for is_invalid in [true, false] {
+            let at = format!("{annotations:?}, invalid: {is_invalid}");
+            let one = LoadBalancerSpec { source_ranges: vec!["192.0.2.0/24".parse()?], ..spec(1, annotations) };
+            settle(&moto, &*new_process(&moto).await?, &one, &targets(&instances[..1])).await?;
+            let next = new_process(&moto).await?;
+            let mut changed = one.clone();
+            if is_invalid {
+                changed.annotations.insert(format!("{PREFIX}scheme"), "public".into());
+                changed.source_ranges.clear();
+                next.follow_targets(&changed, &targets(&instances)).await.with_context(|| at.clone())?;
+            } else {
+                // Subnets are chosen before anything is changed.
+                changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
+                let refused = next.ensure(&changed, &targets(&instances)).await;
+                ensure!(refused.is_err(), "{at}: {refused:?}");
+            }
+            let unreached = moto.proxy.unreached(None).await?;
+            ensure!(unreached.is_empty(), "{at}: {unreached:?} are not reached");
+            ensure!(moto.proxy.gaps().is_empty(), "{at}: {:?}", moto.proxy.gaps());
+            let opened = rules_of_nodes(&moto).await?;
+            settle(&moto, &*next, &one, &targets(&instances)).await.with_context(|| at.clone())?;
+            let settled = rules_of_nodes(&moto).await?;
+            ensure!(opened == settled, "{at}: {opened:?} is not what the valid Service has: {settled:?}");
+            delete(&*next, &one.id).await.with_context(|| at.clone())?;
+            ensure!(
+                AccountResources::read(&moto).await?.is_empty(),
+                "{at}: {:?}",
+                AccountResources::read(&moto).await?
+            );
+        }
+    }
     Ok(())
 }
 

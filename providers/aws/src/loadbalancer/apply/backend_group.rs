@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_ec2::types::Filter;
-use providers::{CloudError, ErrorKind, LoadBalancerId};
+use providers::{CloudError, ErrorKind, IpNet, LoadBalancerId};
 use tokio::time::Instant;
 
 use crate::client::Class;
@@ -163,6 +163,31 @@ impl Shared {
             if remove_others { changes } else { changes.without_removals() }
         })
         .await
+    }
+
+    /// Adds missing rules for load balancers without security groups, which `names` identify, to the groups of targets.
+    /// Returns the refusals.
+    pub(crate) async fn add_range_rules(
+        &mut self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+        (names, wanted): (&[String], &BTreeSet<Rule>),
+    ) -> Result<Vec<String>, CloudError> {
+        let changes =
+            |_: &str, rules: &[ObservedRule]| range_rules::changes(rules, names, wanted, &[]).without_removals();
+        self.change_range_rules(session, groups, changes).await
+    }
+
+    /// Returns the clients of load balancers without security groups, according to the rules in groups. See
+    /// [`range_rules::known_clients`].
+    pub(crate) async fn known_clients(
+        &mut self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+        (names, requested, ports): (&[String], &[IpNet], &Ports),
+    ) -> Result<BTreeSet<IpNet>, CloudError> {
+        let rules: Vec<ObservedRule> = self.rules(session, groups).await?.into_values().flatten().collect();
+        Ok(range_rules::known_clients(&rules, names, requested, ports))
     }
 
     /// Returns the groups with rules that name one of these load balancers. They include groups without the cluster's

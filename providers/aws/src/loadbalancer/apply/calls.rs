@@ -133,6 +133,15 @@ pub(crate) async fn details_of_created(
     Ok(true)
 }
 
+/// Returns a target as calls name it. An address outside of the network is in all zones; without that, AWS refuses to
+/// register and to deregister it.
+fn described(network: &Network, target_type: TargetType, target: &Target) -> elb::TargetDescription {
+    let address = target.id.parse::<IpAddr>().ok().filter(|_| target_type == TargetType::Ip);
+    let outside = address.is_some_and(|address| !network.ranges.iter().any(|range| range.contains(&address)));
+    let zone = outside.then(|| "all".to_owned());
+    elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
+}
+
 /// Executes the steps of a plan.
 pub(crate) struct Caller<'a> {
     pub session: &'a Session,
@@ -239,13 +248,6 @@ impl Caller<'_> {
         Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() })
     }
 
-    fn described(&self, target_type: TargetType, target: &Target) -> elb::TargetDescription {
-        let address = target.id.parse::<IpAddr>().ok().filter(|_| target_type == TargetType::Ip);
-        let outside = address.is_some_and(|address| !self.network.ranges.iter().any(|range| range.contains(&address)));
-        let zone = outside.then(|| "all".to_owned());
-        elb::TargetDescription::builder().id(&target.id).port(target.port.into()).set_availability_zone(zone).build()
-    }
-
     /// Registers targets. If AWS refuses one of them, batches are halved until the refused target is alone, so that all
     /// others are registered.
     ///
@@ -260,7 +262,7 @@ impl Caller<'_> {
         let all: Vec<&Target> = targets.iter().collect();
         let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS_PER_CALL).rev().collect();
         while let Some(batch) = waiting.pop() {
-            let described = batch.iter().map(|target| self.described(target_type, target)).collect();
+            let described = batch.iter().map(|target| described(self.network, target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
                 // The batch is halved until AWS refuses a single target. If that target exceeds the quota, the call
@@ -287,12 +289,15 @@ impl Caller<'_> {
     }
 
     /// Deregisters targets.
-    pub(crate) async fn deregister(&self, arn: &str, targets: &BTreeSet<Target>) -> Result<(), CloudError> {
+    pub(crate) async fn deregister(
+        &self,
+        arn: &str,
+        target_type: TargetType,
+        targets: &BTreeSet<Target>,
+    ) -> Result<(), CloudError> {
         let all: Vec<&Target> = targets.iter().collect();
         for batch in all.chunks(TARGETS_PER_CALL) {
-            let one =
-                |target: &&Target| elb::TargetDescription::builder().id(&target.id).port(target.port.into()).build();
-            let described = batch.iter().map(one).collect();
+            let described = batch.iter().map(|target| described(self.network, target_type, target)).collect();
             let request = self.session.api.elb.deregister_targets().target_group_arn(arn).set_targets(Some(described));
             self.session.api.change(Class::ElbChange, "DeregisterTargets", request.send()).await?;
         }
@@ -332,5 +337,24 @@ pub(crate) async fn revoke(session: &Session, group: &str, rules: &[String]) -> 
     match session.api.change(Class::Ec2Change, "RevokeSecurityGroupIngress", request.send()).await {
         Err(error) if error.is_not_found() => Ok(()),
         response => response.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadbalancer::samples;
+
+    #[test]
+    fn address_outside_of_the_network_is_in_all_zones() {
+        let network = samples::network();
+        for (target_type, id, expected) in [
+            (TargetType::Ip, "10.0.1.7", None),
+            (TargetType::Ip, "192.168.0.7", Some("all")),
+            (TargetType::Instance, "i-0123456789abcdef0", None),
+        ] {
+            let target = Target { id: id.into(), port: 80 };
+            assert_eq!(described(&network, target_type, &target).availability_zone(), expected, "{id}");
+        }
     }
 }

@@ -268,7 +268,8 @@ impl Balancers {
         };
         let mut groups = self.target_security_groups(work, listing).await?.groups;
         groups.remove(source);
-        let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await?;
+        let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await;
+        let opened = self.networks.forget_missing_group(opened).await?;
         Ok(opened.refused)
     }
 

@@ -46,8 +46,7 @@ impl LoadBalancers for Balancers {
 
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         let session = self.sessions.get()?;
-        let state = self.states.get(id);
-        let state = state.lock().await;
+        let state = self.states.lock(id).await;
         let listing = self.inventory.listing_since(&session, Instant::now()).await?;
         let mut observed = listing.of(&session.cluster, id, Purpose::Delete);
         if observed.is_empty() {
@@ -66,8 +65,7 @@ impl LoadBalancers for Balancers {
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
         let settings = self.settings(spec)?;
         let session = self.sessions.get()?;
-        let state = self.states.get(&spec.id);
-        let mut state = state.lock().await;
+        let mut state = self.states.lock(&spec.id).await;
         drop(self.stop_following(&spec.id));
         state.begin(false);
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
@@ -89,8 +87,7 @@ impl LoadBalancers for Balancers {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
         let settings = self.settings(spec)?;
         let session = self.sessions.get()?;
-        let state = self.states.get(&spec.id);
-        let mut state = state.lock().await;
+        let mut state = self.states.lock(&spec.id).await;
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         // The caller creates a missing load balancer. A refusal does not mean that the Service is invalid.
@@ -100,8 +97,7 @@ impl LoadBalancers for Balancers {
     async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
         let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(BTreeSet::new()) };
         let session = self.sessions.get()?;
-        let state = self.states.get(&spec.id);
-        let mut state = state.lock().await;
+        let mut state = self.states.lock(&spec.id).await;
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         self.follow(spec, &work, &mut state).await.map_err(refusal_to_retryable)
@@ -111,8 +107,7 @@ impl LoadBalancers for Balancers {
         // Pods of an invalid Service wait for their targets, too.
         let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(Vec::new()) };
         let session = self.sessions.get()?;
-        let state = self.states.get(&spec.id);
-        let mut state = state.lock().await;
+        let mut state = self.states.lock(&spec.id).await;
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
         if state.known.is_none() {
@@ -136,7 +131,7 @@ impl LoadBalancers for Balancers {
 
     fn starts_empty(&self, id: &LoadBalancerId) {
         // The information only saves calls: if another call holds the lock, the information is dropped.
-        if let Ok(mut state) = self.states.get(id).try_lock() {
+        if let Some(mut state) = self.states.try_lock(id) {
             state.starts_empty = true;
         }
     }
@@ -155,8 +150,7 @@ impl LoadBalancers for Balancers {
         last: Option<Arc<LoadBalancerSpec>>,
     ) -> Result<Deletion, CloudError> {
         let session = self.sessions.get()?;
-        let state = self.states.get(id);
-        let mut state = state.lock().await;
+        let mut state = self.states.lock(id).await;
         // After a crash, the only remaining resources of the Service may be in load balancers that it shared. The
         // Service's last settings name those load balancers.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
@@ -166,7 +160,7 @@ impl LoadBalancers for Balancers {
         state.begin(true);
         let result = self.remove(&session, id, &user_groups, &mut state).await;
         match result {
-            Ok(Deletion::Gone) => self.states.remove(id),
+            Ok(Deletion::Gone) => self.states.remove(id, state),
             Ok(Deletion::InProgress(_)) if state.is_stuck() => return Err(stuck(&state)),
             _ => {}
         }
@@ -258,7 +252,7 @@ fn refusal_to_retryable(error: CloudError) -> CloudError {
 fn stuck(state: &BalancerState) -> CloudError {
     let fix = "detach the load balancer's security group from network interfaces that are not its own, remove rules of other \
                security groups that refer to it, and listeners of others that use its target groups";
-    let message = match &state.in_use {
+    let message = match state.refusal_in_use() {
         Some(refusal) => format!("another client uses a resource of the load balancer: {refusal}; {fix}"),
         None => format!("AWS has not finished the deletion of the load balancer; {fix}"),
     };

@@ -5,12 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
+use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::apply::targets::{Access, change_of, retry_pending};
+use crate::loadbalancer::apply::range_rules::own_rule_names;
+use crate::loadbalancer::apply::targets::{Access, MAX_LISTING_AGE, change_of, requested, retry_pending};
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::following::{self, Batch, Followed, FollowedGroup, Following, NodePorts};
-use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup};
+use crate::loadbalancer::model::following::{self, Batch, Firewall, Followed, FollowedGroup, Following, NodePorts};
+use crate::loadbalancer::model::range_rules::Reached;
+use crate::loadbalancer::model::{build, node_rules, range_rules};
+use crate::loadbalancer::names;
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::{self, Purpose};
@@ -50,7 +55,8 @@ impl Balancers {
         };
         // After a failure the next call reads them again.
         state.known = None;
-        let access = self.follow_batches(work, &mut following.batches, state).await?;
+        let Following { batches, firewall, .. } = &mut following;
+        let access = self.follow_batches(work, batches, firewall, state).await?;
         let groups = following.batches.iter().flat_map(|batch| &batch.groups);
         state.known = Some(groups.map(|group| group.known.clone()).collect());
         let others = following.others.clone();
@@ -76,8 +82,8 @@ impl Balancers {
         calls::details(session, &mut observed, false).await?;
         self.read_followed_records(work, &mut observed).await?;
         let Followed { groups, others } = following::followed(spec, &observed, &BTreeSet::new(), NodePorts::Current);
-        let opens = self.opens_nodes(work, &listing, &observed);
-        let mut batches = following::batches(settings, groups, opens);
+        let firewall = self.firewall(work, &listing, &observed);
+        let mut batches = following::batches(settings, groups, firewall.opens_nodes());
         batches.extend(following::batches(
             settings,
             self.find_followed_user_groups(spec, work, &listing, state).await?,
@@ -86,7 +92,7 @@ impl Balancers {
         if batches.is_empty() && observed.balancers.is_empty() {
             return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
         }
-        Ok(Following { spec: spec.clone(), batches, others })
+        Ok(Following { spec: spec.clone(), batches, firewall, others })
     }
 
     /// Reads the records of all of a Service's target groups: a record shows that other clusters register targets, too.
@@ -103,12 +109,21 @@ impl Balancers {
         Ok(())
     }
 
-    /// Returns true if a load balancer that is managed here has the group that nodes' rules reference.
-    fn opens_nodes(&self, work: &Work<'_>, listing: &Listing, observed: &ObservedStack) -> bool {
-        let Some(backend) = listing.backend(work.session, &work.id.cluster) else { return false };
+    /// Returns the load balancers to which nodes' security groups are opened.
+    fn firewall(&self, work: &Work<'_>, listing: &Listing, observed: &ObservedStack) -> Firewall {
+        let Work { session, id, .. } = *work;
+        let backend = listing.backend(session, &id.cluster);
         let is_managed =
-            |one: &&ObservedBalancer| !one.shared || ownership::group(&one.tags, &work.session.cluster).is_some();
-        observed.balancers.iter().filter(is_managed).any(|one| one.security_groups.contains(&backend.id))
+            |one: &&ObservedBalancer| !one.shared || ownership::group(&one.tags, &session.cluster).is_some();
+        let has_backend = |one: &ObservedBalancer| backend.is_some_and(|group| one.security_groups.contains(&group.id));
+        let without_groups = observed.balancers.iter().filter(|one| one.security_groups.is_empty());
+        let described =
+            |one: &ObservedBalancer| (names::rule_name(&session.cluster, id, &one.name), one.subnets.clone());
+        Firewall {
+            shared_group: observed.balancers.iter().filter(is_managed).any(has_backend),
+            without_groups: without_groups.map(described).collect(),
+            names: own_rule_names(session, id, listing, &observed.balancers),
+        }
     }
 
     /// Reads the target groups of users in which an invalid Service has targets.
@@ -137,15 +152,20 @@ impl Balancers {
         &self,
         work: &Work<'_>,
         batches: &mut [Batch],
+        firewall: &Firewall,
         state: &mut BalancerState,
     ) -> Result<Access, CloudError> {
         let mut access = Access::default();
         let mut opened = Ok(());
         for Batch { groups, settings } in batches {
             let work = Work { settings, ..*work };
-            match self.open_nodes(&work, state).await {
-                Ok(more) => access.pending.extend(more.pending),
-                Err(error) => opened = opened.and(Err(error)),
+            let shared =
+                if firewall.shared_group { self.open_nodes(&work, state).await } else { Ok(Access::default()) };
+            for more in [shared, self.open_ranges(&work, groups, firewall, state).await] {
+                match more {
+                    Ok(more) => access.pending.extend(more.pending),
+                    Err(error) => opened = opened.and(Err(error)),
+                }
             }
             let changes = groups.iter().map(|group| change_of(&work, &group.requested, &group.known)).collect();
             let mut known: Vec<KnownGroup> = groups.iter().map(|group| group.known.clone()).collect();
@@ -155,6 +175,68 @@ impl Balancers {
             groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
         }
         opened.map(|()| access)
+    }
+
+    /// Opens the security groups of new targets to load balancers without security groups, whose rules depend on the
+    /// clients. The clients are read from the rules in other security groups.
+    async fn open_ranges(
+        &self,
+        work: &Work<'_>,
+        groups: &[FollowedGroup],
+        firewall: &Firewall,
+        state: &mut BalancerState,
+    ) -> Result<Access, CloudError> {
+        let Work { session, settings, .. } = *work;
+        if !settings.node_rules || settings.listeners.is_empty() || firewall.without_groups.is_empty() {
+            return Ok(Access::default());
+        }
+        let now = Instant::now();
+        let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
+        let listing = self.inventory.listing_since(session, long_ago).await?;
+        let found = self.target_security_groups(work, &listing).await?;
+        let access = Access { pending: found.pending, ..Access::default() };
+        let ports = node_rules::requested_ports(settings, work.targets);
+        if state.opening.covers(&found.groups, &ports) {
+            return Ok(access);
+        }
+        let network = self.networks.network(session).await?;
+        let mut shared = self.shared.lock().await;
+        let mut others = shared.groups_with_rules(session, &firewall.names).await?;
+        others.extend(listing.tagged_groups(session).into_iter().map(|group| group.id.clone()));
+        let requested = build::clients(settings, groups.iter().any(|group| group.known.ipv6));
+        let clients = shared.known_clients(session, &others, (&firewall.names, &requested, &ports)).await?;
+        if clients.is_empty() {
+            // The user opens nodes to the load balancer.
+            return Ok(access);
+        }
+        let reached: Vec<Reached> = groups.iter().map(|group| group.reached(settings, work.targets)).collect();
+        let wanted = range_rules::followed(&firewall.without_groups, &clients, &reached, &network);
+        let opened = shared.add_range_rules(session, &found.groups, (&firewall.names, &wanted)).await;
+        let opened = self.networks.forget_missing_group(opened).await?;
+        for refusal in &opened {
+            tracing::warn!(service = %work.id, "{refusal}");
+        }
+        if let Some(opened) = &mut state.range_rule_groups {
+            opened.extend(found.groups.iter().cloned());
+        }
+        state.opening = Opening { groups: found.groups, ports };
+        Ok(access)
+    }
+
+    /// Opens the security groups of targets of known target groups to load balancers without security groups.
+    pub(super) async fn open_ranges_of_known(
+        &self,
+        work: &Work<'_>,
+        (observed, listing): (&ObservedStack, &Listing),
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let known = state.known.iter().flatten().filter(|group| !group.user);
+        let described = known.filter_map(|known| {
+            let requested = requested(work, known)?.clone();
+            Some(FollowedGroup { known: known.clone(), requested, node_labels: None })
+        });
+        let described: Vec<FollowedGroup> = described.collect();
+        self.open_ranges(work, &described, &self.firewall(work, listing, observed), state).await.map(drop)
     }
 
     /// Updates the targets of existing target groups other than the `described` ones, to which the load balancer still
@@ -184,7 +266,8 @@ impl Balancers {
         let mut groups = following::followed(spec, &observed, described, node_ports).groups;
         // The caller does not always read endpoints for a Service whose targets should be nodes.
         groups.retain(|group| group.known.target_type != TargetType::Ip || !work.targets.endpoints.is_empty());
-        let mut batches = following::batches(work.settings, groups, self.opens_nodes(work, listing, &observed));
-        self.follow_batches(work, &mut batches, state).await.map(drop)
+        let firewall = self.firewall(work, listing, &observed);
+        let mut batches = following::batches(work.settings, groups, firewall.opens_nodes());
+        self.follow_batches(work, &mut batches, &firewall, state).await.map(drop)
     }
 }

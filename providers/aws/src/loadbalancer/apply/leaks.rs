@@ -165,8 +165,7 @@ pub(super) fn may_be_owned_by(owned: &Owned, service: &LoadBalancerId, cluster: 
 pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Deletion, CloudError> {
     let session = balancers.sessions.get()?;
     let id = &owned.id;
-    let state = balancers.states.get(id);
-    let mut state = state.lock().await;
+    let mut state = balancers.states.lock(id).await;
     // Tags are cached for a long time: the resource may have another owner now.
     owned.resources.iter().for_each(|part| balancers.inventory.forget(part));
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
@@ -217,8 +216,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if !balancers.release_shared(shared, &session, id, &listing, &mut state).await? {
         return Ok(Deletion::InProgress(state.pause()));
     }
-    drop(state);
-    balancers.states.remove(id);
+    balancers.states.remove(id, state);
     Ok(Deletion::Gone)
 }
 

@@ -102,17 +102,19 @@ impl Balancers {
         if !steps.is_empty() {
             let network = self.networks.network(session).await?;
             let mut caller = self.caller(session, &network, id);
-            state.in_use = None;
+            let mut in_use = None;
             for step in &steps {
                 match self.step(&mut caller, step, &mut observed, state).await {
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {
-                        state.in_use = Some(error.message);
+                        in_use = Some(error.message);
                     }
                     result => result?,
                 }
             }
+            state.record_deletion(steps.len(), in_use);
             return Ok(Deletion::InProgress(state.pause()));
         }
+        state.record_deletion(0, None);
         if !confirmed || self.waits_for_tags(session, id, &listing, state) {
             return Ok(Deletion::InProgress(state.pause()));
         }

@@ -169,7 +169,10 @@ impl Caller<'_> {
                 let group = group(name)?;
                 self.register(&group.arn, group.target_type, targets).await?;
             }
-            Step::Deregister { group: name, targets } => self.deregister(&group(name)?.arn, targets).await?,
+            Step::Deregister { group: name, targets } => {
+                let group = group(name)?;
+                self.deregister(&group.arn, group.target_type, targets).await?;
+            }
             Step::DeleteTargetGroup { arn } => {
                 let request = api.elb.delete_target_group().target_group_arn(arn);
                 api.change(Class::ElbChange, "DeleteTargetGroup", request.send()).await?;

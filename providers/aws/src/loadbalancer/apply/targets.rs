@@ -25,7 +25,7 @@ use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 use crate::session::Session;
 
 /// The maximum age of a listing from which the security groups of instances are taken.
-const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
+pub(super) const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// The result of opening the security groups of targets.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
 
 /// Returns the settings that a group was made from. A listener's own group is found by its port, a group for another
 /// Service by that Service's name and port.
-fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
+pub(super) fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     if group.user {
         return settings.user_groups.iter().find(|requested| requested.arn == group.arn).map(|one| &one.group);
@@ -135,7 +135,7 @@ impl Balancers {
         }
         for (group, change) in groups.iter().zip(&changes) {
             if !change.deregister.is_empty() {
-                caller.deregister(&group.arn, &change.deregister).await?;
+                caller.deregister(&group.arn, group.target_type, &change.deregister).await?;
             }
             if let Some(after) = &change.record_after {
                 caller.record(&record_name(id, group), after).await?;
@@ -175,6 +175,9 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let (observed, listing) = self.find_groups(work, state).await?;
+        if let Err(error) = self.open_ranges_of_known(work, (&observed, &listing), state).await {
+            tracing::warn!(service = %work.id, %error, "security groups of targets were not opened");
+        }
         let described = state.known.iter().flatten().map(|group| group.arn.clone()).collect();
         let followed = (&described, NodePorts::Current);
         self.follow_undescribed(spec, work, (&observed, &listing), followed, state).await
@@ -262,7 +265,8 @@ impl Balancers {
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(access);
         };
-        let opened = self.shared.lock().await.open(work.session, &groups, &backend, &ports).await?;
+        let opened = self.shared.lock().await.open(work.session, &groups, &backend, &ports).await;
+        let opened = self.networks.forget_missing_group(opened).await?;
         for refusal in &opened.refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }

@@ -4,13 +4,16 @@
 
 use std::collections::BTreeSet;
 
-use providers::{LoadBalancerId, LoadBalancerSpec, Port, Protocol as Transport, TargetPort};
+use providers::{LoadBalancerId, LoadBalancerSpec, Port, Protocol as Transport, TargetPort, Targets};
 
+use crate::loadbalancer::model::build;
+use crate::loadbalancer::model::range_rules::Reached;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{KnownGroup, known_group};
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettings, Settings};
-use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
+use crate::loadbalancer::spec::target_group::has_client_addresses;
+use crate::loadbalancer::types::{Attributes, Mapping, Protocol, TargetType};
 
 /// A target group with the settings by which its targets follow.
 #[derive(Debug, Clone)]
@@ -19,6 +22,22 @@ pub(crate) struct FollowedGroup {
     pub requested: GroupSettings,
     /// The labels that nodes must have; `None`: those of the request.
     pub node_labels: Option<Vec<(String, String)>>,
+}
+
+impl FollowedGroup {
+    /// Returns the group with its targets, as rules in their security groups depend on it.
+    pub(crate) fn reached(&self, settings: &Settings, targets: &Targets) -> Reached {
+        let Self { known, requested, .. } = self;
+        let targets = build::targets(settings, requested, known.ipv6, targets);
+        Reached {
+            protocol: requested.protocol,
+            port: requested.port,
+            traffic: known.target_type.traffic_ports(requested.port, &targets),
+            probed: requested.health.port.clone(),
+            preserves_client: requested.preserves_client,
+            ipv6: known.ipv6,
+        }
+    }
 }
 
 /// The target groups whose targets follow, and the other Services that some send traffic to.
@@ -101,7 +120,7 @@ fn settings_of(
         port,
         health: group.health.clone(),
         attributes: Attributes::new(),
-        preserves_client: true,
+        preserves_client: has_client_addresses(&group.attributes, group.protocol, group.target_type),
         backend: other.map(|(service, port)| Backend { service, port, ipv6: group.ipv6 }),
     })
 }
@@ -145,8 +164,27 @@ pub(crate) struct Following {
     /// The request.
     pub spec: LoadBalancerSpec,
     pub batches: Vec<Batch>,
+    pub firewall: Firewall,
     /// The other Services that the load balancer sends traffic to.
     pub others: BTreeSet<String>,
+}
+
+/// The load balancers to which the security groups of new targets are opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Firewall {
+    /// A load balancer has the group that nodes' rules reference.
+    pub shared_group: bool,
+    /// Load balancers without security groups: the name in the descriptions of their rules, and their subnets.
+    pub without_groups: Vec<(String, Vec<Mapping>)>,
+    /// All names by which rules of the Service's load balancers are found.
+    pub names: Vec<String>,
+}
+
+impl Firewall {
+    /// Returns true if nodes' security groups may have rules for a load balancer.
+    pub(crate) fn opens_nodes(&self) -> bool {
+        self.shared_group || !self.without_groups.is_empty()
+    }
 }
 
 /// Returns target groups as batches. `opens`: the nodes' security groups have rules for their load balancers.

@@ -50,11 +50,7 @@ fn ports_of(
     probed: &str,
     targets: &BTreeSet<Target>,
 ) -> Ports {
-    let traffic: BTreeSet<u16> = match target_type {
-        TargetType::Alb => BTreeSet::new(),
-        TargetType::Instance => [port].into(),
-        TargetType::Ip => targets.iter().map(|target| target.port).collect(),
-    };
+    let traffic = target_type.traffic_ports(port, targets);
     let transports = protocol.transports().iter();
     let mut ports: Ports = transports.flat_map(|transport| traffic.iter().map(|port| (*transport, *port))).collect();
     match probed.parse() {

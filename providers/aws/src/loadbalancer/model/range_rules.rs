@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use providers::LoadBalancerId;
+use providers::{IpNet, LoadBalancerId};
 
 use crate::loadbalancer::model::build::clients;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::spec::settings::Settings;
 use crate::loadbalancer::types::{
-    Desired, Mapping, ObservedRule, Rule, Source, TRAFFIC_PORT, TargetType, all_addresses,
+    Desired, Mapping, ObservedRule, Ports, Protocol, Rule, Source, TRAFFIC_PORT, all_addresses,
 };
 use crate::tags::ClusterTags;
 
@@ -36,45 +36,116 @@ pub(crate) fn desired(
     let name = names::rule_name(cluster, id, balancer);
     let dualstack = desired.groups().any(|group| group.ipv6);
     let all_clients = clients(settings, dualstack);
-    let subnets = network.ranges_of(subnets, dualstack);
-    let rule = |protocol: &str, from: u16, to: u16, range, description: &str| Rule {
+    // A load balancer reaches the targets of a group by the family of that group.
+    let [subnets_v4, subnets_v6] = [false, true].map(|ipv6| network.ranges_of(subnets, ipv6));
+    let mut rules = BTreeSet::new();
+    for group in desired.groups() {
+        let reached = Reached {
+            protocol: group.protocol,
+            port: group.port,
+            traffic: group.target_type.traffic_ports(group.port, &group.targets),
+            probed: group.health.port.clone(),
+            preserves_client: group.preserves_client,
+            ipv6: group.ipv6,
+        };
+        rules.extend(rules_of(&reached, &name, &all_clients, if group.ipv6 { &subnets_v6 } else { &subnets_v4 }));
+    }
+    rules
+}
+
+/// Returns the rules that load balancers, given by the name in the descriptions of their rules and by their subnets, need in
+/// the groups of targets while their desired state is unknown.
+pub(crate) fn followed(
+    balancers: &[(String, Vec<Mapping>)],
+    clients: &BTreeSet<IpNet>,
+    groups: &[Reached],
+    network: &Network,
+) -> BTreeSet<Rule> {
+    let clients: Vec<IpNet> = clients.iter().copied().collect();
+    let all = balancers.iter().flat_map(|balancer| groups.iter().map(move |group| (balancer, group)));
+    let rules = |((name, subnets), group): (&(String, Vec<Mapping>), &Reached)| {
+        rules_of(group, name, &clients, &network.ranges_of(subnets, group.ipv6))
+    };
+    all.flat_map(rules).collect()
+}
+
+/// The fields of a target group that rules depend on.
+#[derive(Debug, Clone)]
+pub(crate) struct Reached {
+    pub protocol: Protocol,
+    pub port: u16,
+    /// The ports of traffic.
+    pub traffic: BTreeSet<u16>,
+    /// The port of probes, or [`TRAFFIC_PORT`].
+    pub probed: String,
+    pub preserves_client: bool,
+    pub ipv6: bool,
+}
+
+/// Returns the rules for one target group of the load balancer that has `name` in the descriptions of its rules.
+fn rules_of(group: &Reached, name: &str, clients: &[IpNet], subnets: &[IpNet]) -> BTreeSet<Rule> {
+    let rule = |protocol: &str, from: u16, to: u16, range: &IpNet, description: &str| Rule {
         protocol: protocol.to_owned(),
         from: from.into(),
         to: to.into(),
-        source: Source::Range(range),
+        source: Source::Range(*range),
         description: description.to_owned(),
     };
     let mut rules = BTreeSet::new();
     let client = format!("{CLIENT}={name}");
     let health = format!("{HEALTH}={name}");
-    for group in desired.groups() {
-        let ranges = if group.preserves_client { &all_clients } else { &subnets };
-        let traffic: BTreeSet<u16> = match group.target_type {
-            TargetType::Alb => BTreeSet::new(),
-            TargetType::Instance => [group.port].into(),
-            TargetType::Ip => group.targets.iter().map(|target| target.port).collect(),
-        };
-        for port in &traffic {
-            for transport in group.protocol.transports() {
-                rules.extend(ranges.iter().map(|range| rule(transport, *port, *port, *range, &client)));
-            }
-        }
-        let probed =
-            if group.health.port == TRAFFIC_PORT { traffic } else { group.health.port.parse().into_iter().collect() };
-        let open = |port: u16| {
-            let all = |range: &providers::IpNet| *range == all_addresses(false) || *range == all_addresses(true);
-            let tcp = group.protocol.transports().contains(&"tcp");
-            tcp && port == group.port && ranges.iter().any(all)
-        };
-        for port in probed.into_iter().filter(|port| !open(*port)) {
-            rules.extend(subnets.iter().map(|range| rule("tcp", port, port, *range, &health)));
-        }
-        if group.preserves_client {
-            let v4 = all_clients.iter().filter(|range| range.addr().is_ipv4());
-            rules.extend(v4.map(|range| rule("icmp", 3, 4, *range, MTU)));
+    let ranges = if group.preserves_client { clients } else { subnets };
+    for port in &group.traffic {
+        for transport in group.protocol.transports() {
+            rules.extend(ranges.iter().map(|range| rule(transport, *port, *port, range, &client)));
         }
     }
+    let probed = match group.probed.as_str() {
+        TRAFFIC_PORT => group.traffic.clone(),
+        number => number.parse().into_iter().collect(),
+    };
+    let open = |port: u16| {
+        let all = |range: &IpNet| *range == all_addresses(false) || *range == all_addresses(true);
+        let tcp = group.protocol.transports().contains(&"tcp");
+        tcp && port == group.port && ranges.iter().any(all)
+    };
+    for port in probed.into_iter().filter(|port| !open(*port)) {
+        rules.extend(subnets.iter().map(|range| rule("tcp", port, port, range, &health)));
+    }
+    if group.preserves_client {
+        let v4 = clients.iter().filter(|range| range.addr().is_ipv4());
+        rules.extend(v4.map(|range| rule("icmp", 3, 4, range, MTU)));
+    }
     rules
+}
+
+/// Returns the clients of a load balancer without security groups, according to its rules in nodes' groups. `names`
+/// identify these rules. The `requested` clients of an invalid Service may be the mistake; without its ranges, they are
+/// all addresses.
+///
+/// If a load balancer shares all its rules with others, they have other names. Only then rules for the same `ports` and
+/// requested clients count.
+pub(crate) fn known_clients(
+    observed: &[ObservedRule],
+    names: &[String],
+    requested: &[IpNet],
+    ports: &Ports,
+) -> BTreeSet<IpNet> {
+    let client = observed.iter().map(|rule| &rule.rule).filter(|rule| rule.description.starts_with(CLIENT));
+    let range = |rule: &Rule| match rule.source {
+        Source::Range(range) => Some(range),
+        _ => None,
+    };
+    let is_named = |rule: &&Rule| balancer_of(rule).is_some_and(|name| names.iter().any(|own| own == name));
+    let own: BTreeSet<IpNet> = client.clone().filter(is_named).filter_map(range).collect();
+    if !own.is_empty() {
+        return own;
+    }
+    let is_same_port = |rule: &&Rule| {
+        let (from, to) = (rule.from, rule.to);
+        ports.iter().any(|(transport, port)| *transport == rule.protocol && (from..=to).contains(&i32::from(*port)))
+    };
+    client.filter(is_same_port).filter_map(range).filter(|range| requested.contains(range)).collect()
 }
 
 /// Returns the name of the load balancer without security groups that a rule was made for.
@@ -238,5 +309,58 @@ mod tests {
         let other = Sharer { name: "a2".into(), wanted: Some([rules[0].rule.clone()].into()) };
         let found = changes(&rules, &["a1".to_owned()], &BTreeSet::new(), &[other]);
         assert_eq!((found.hand_over.len(), found.revoke), (1, vec!["r2".to_owned()]));
+    }
+
+    #[test]
+    fn clients_are_known_from_own_rules_or_else_from_shared_ones() {
+        let own = observed("r1", "tcp", 30_080, 30_080, "192.0.2.0/24", "kubernetes.io/rule/nlb/client=a1");
+        let health = observed("r2", "tcp", 30_080, 30_080, "10.0.1.0/24", "kubernetes.io/rule/nlb/health=a1");
+        let shared = observed("r3", "tcp", 8080, 8080, "0.0.0.0/0", "kubernetes.io/rule/nlb/client=a2");
+        let mtu = observed("r4", "icmp", 3, 4, "0.0.0.0/0", MTU);
+        let by_hand = observed("r5", "tcp", 8080, 8080, "0.0.0.0/0", "by hand");
+        let all: [IpNet; 1] = ["0.0.0.0/0".parse().unwrap()];
+        let narrow: [IpNet; 1] = ["198.51.100.0/24".parse().unwrap()];
+        let none: &[&str] = &[];
+        for (what, rules, requested, ports, expected) in [
+            ("own rules", vec![&own, &health, &shared], all, ("tcp", 8080), &["192.0.2.0/24"][..]),
+            (
+                "a rule of another load balancer that it shares",
+                vec![&health, &shared],
+                all,
+                ("tcp", 8080),
+                &["0.0.0.0/0"],
+            ),
+            ("another port", vec![&health, &shared], all, ("tcp", 8081), none),
+            ("another transport", vec![&health, &shared], all, ("udp", 8080), none),
+            ("other clients than requested", vec![&health, &shared], narrow, ("tcp", 8080), none),
+            ("rules of users", vec![&mtu, &by_hand], all, ("tcp", 8080), none),
+        ] {
+            let rules: Vec<ObservedRule> = rules.into_iter().cloned().collect();
+            let found = known_clients(&rules, &["a1".to_owned()], &requested, &[ports].into());
+            let expected: BTreeSet<IpNet> = expected.iter().map(|range| range.parse().unwrap()).collect();
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn health_checks_come_from_the_subnets_in_the_family_of_the_target_group() {
+        let network = crate::loadbalancer::samples::network();
+        let subnets = vec![Mapping { subnet: "subnet-1".into(), ..Mapping::default() }];
+        let reached = |ipv6| Reached {
+            protocol: Protocol::Udp,
+            port: 30_053,
+            traffic: [30_053].into(),
+            probed: "10256".into(),
+            preserves_client: true,
+            ipv6,
+        };
+        let balancers = [("a1".to_owned(), subnets)];
+        let sources = |groups: &[Reached]| {
+            let rules = followed(&balancers, &BTreeSet::new(), groups, &network);
+            rules.into_iter().map(|rule| rule.source).collect::<BTreeSet<Source>>()
+        };
+        let [v4, v6] = ["10.0.1.0/24", "fd00:1::/64"].map(|range| Source::Range(range.parse().unwrap()));
+        assert_eq!(sources(&[reached(false)]), [v4.clone()].into());
+        assert_eq!(sources(&[reached(false), reached(true)]), [v4, v6].into());
     }
 }

@@ -1,7 +1,6 @@
-//! The recorded state of a Service's load balancer, with a lock, so that one call at a time works on the load balancer.
+//! The recorded state of a Service's load balancer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress};
@@ -153,7 +152,9 @@ pub(crate) struct BalancerState {
     /// It is being deleted: the reads are those of the deletion.
     is_deletion: bool,
     /// The last refusal of a deletion because the resource is in use.
-    pub in_use: Option<String>,
+    in_use: Option<String>,
+    /// The smallest number of resources that the deletion has found so far.
+    left: Option<usize>,
     /// Setups of the load balancer that failed in a row.
     failed_setups: u32,
     /// The time before which it is not created again, and the reason.
@@ -255,7 +256,26 @@ impl BalancerState {
         if std::mem::replace(&mut self.is_deletion, is_deletion) != is_deletion {
             self.waits = 0;
             self.in_use = None;
+            self.left = None;
         }
+    }
+
+    /// Records a step of a deletion: the number of resources that it found, and the refusal to delete one of them.
+    ///
+    /// The time in which AWS should finish starts again with each resource less. Otherwise each of the remaining steps would
+    /// be reported as stuck, although the cause no longer exists.
+    pub(crate) fn record_deletion(&mut self, found: usize, in_use: Option<String>) {
+        let has_less = self.left.is_none_or(|left| found < left);
+        if has_less || (self.in_use.is_some() && in_use.is_none()) {
+            self.waits = 0;
+        }
+        self.left = Some(self.left.map_or(found, |left| left.min(found)));
+        self.in_use = in_use;
+    }
+
+    /// Returns the last refusal of a deletion because the resource is in use.
+    pub(crate) fn refusal_in_use(&self) -> Option<&str> {
+        self.in_use.as_deref()
     }
 
     /// Returns true if AWS will hardly finish without a change by a user.
@@ -320,31 +340,6 @@ impl BalancerState {
         let known = known(id, desired, observed);
         self.serving = known.iter().all(|group| is_serving(group, observed));
         self.known = Some(known);
-    }
-}
-
-/// The states of all Services' load balancers.
-#[derive(Debug, Default)]
-pub(crate) struct BalancerStates(Mutex<HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>>);
-
-impl BalancerStates {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<LoadBalancerId, Arc<tokio::sync::Mutex<BalancerState>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the state of a Service's load balancer.
-    pub(crate) fn get(&self, id: &LoadBalancerId) -> Arc<tokio::sync::Mutex<BalancerState>> {
-        self.lock().entry(id.clone()).or_default().clone()
-    }
-
-    /// Forgets a Service whose load balancer is deleted.
-    pub(crate) fn remove(&self, id: &LoadBalancerId) {
-        self.lock().remove(id);
-    }
-
-    /// Returns the Services that may have load balancers.
-    pub(crate) fn ids(&self) -> Vec<LoadBalancerId> {
-        self.lock().keys().cloned().collect()
     }
 }
 
@@ -421,6 +416,31 @@ mod tests {
         assert_eq!(state.setup_warning().as_deref(), Some("no"));
         state.settle(&samples::spec(&[]));
         assert_eq!((state.setup_pause(now), state.setup_warning()), (None, None));
+    }
+
+    #[test]
+    fn deletion_is_stuck_only_until_aws_has_deleted_something() {
+        let mut state = BalancerState::default();
+        state.begin(true);
+        let read_until_stuck = |state: &mut BalancerState, found: usize, in_use: Option<&str>| {
+            let mut reads = 0;
+            while !state.is_stuck() {
+                state.record_deletion(found, in_use.map(str::to_owned));
+                state.pause();
+                reads += 1;
+            }
+            reads
+        };
+        assert_eq!(read_until_stuck(&mut state, 2, Some("a listener uses it")), STUCK_READS);
+        assert_eq!(state.refusal_in_use(), Some("a listener uses it"));
+        state.record_deletion(2, None);
+        assert!(!state.is_stuck(), "AWS no longer refuses the deletion");
+        assert_eq!(read_until_stuck(&mut state, 2, None), STUCK_READS, "AWS does not finish");
+        state.record_deletion(1, None);
+        assert!(!state.is_stuck(), "a resource was deleted");
+        assert_eq!(read_until_stuck(&mut state, 2, None), STUCK_READS, "a listing had one resource less only once");
+        state.record_deletion(0, None);
+        assert!(!state.is_stuck() && state.refusal_in_use().is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Observed state: reads from AWS, cached between reconciles.
 
 pub(super) mod balancer_state;
+pub(super) mod balancer_states;
 pub(super) mod certificates;
 pub(super) mod classic;
 pub(super) mod convert;

@@ -72,6 +72,15 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
+    /// Drops the cached security groups of instances if a call for one of them failed because the group no longer exists:
+    /// the next reader reads them again. Returns the result of that call.
+    pub(crate) async fn forget_missing_group<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
+        if result.as_ref().is_err_and(CloudError::is_not_found) {
+            self.instances.lock().await.clear();
+        }
+        result
+    }
+
     /// Returns the instances with these ids. Reads all that are not cached in one call.
     pub(crate) async fn by_id(
         &self,
@@ -281,4 +290,28 @@ pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
         None => provider_id,
     };
     path.rsplit('/').next().filter(|id| id.starts_with("i-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::ErrorKind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn instances_are_read_again_after_the_security_group_of_one_was_deleted() {
+        let networks = Networks::default();
+        let remember = async || {
+            let read = (Instant::now(), InstanceNetwork { zone: "a".into(), groups: vec!["sg-old".into()] });
+            networks.instances.lock().await.insert("i-1".into(), read);
+        };
+        let failed = |kind| Err::<(), _>(CloudError::new(kind, "AuthorizeSecurityGroupIngress", "no"));
+        for (result, is_kept) in
+            [(Ok(()), true), (failed(ErrorKind::Denied), true), (failed(ErrorKind::NotFound), false)]
+        {
+            remember().await;
+            assert_eq!(networks.forget_missing_group(result.clone()).await, result);
+            assert_eq!(networks.instances.lock().await.contains_key("i-1"), is_kept, "{result:?}");
+        }
+    }
 }

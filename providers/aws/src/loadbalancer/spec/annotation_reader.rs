@@ -14,6 +14,13 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Maximum number of warnings about one Service.
 pub(crate) const MAX_WARNINGS: usize = 32;
 
+/// Maximum product of the bytes of a Service's annotations and its ports: annotations are read for each port. 50 ports, the
+/// usual maximum of AWS, may have 160 KB.
+const MAX_SIZE: usize = 8 << 20;
+
+/// The annotations of a Service that has too many of them.
+static NONE: BTreeMap<String, String> = BTreeMap::new();
+
 /// Forward actions of the Load Balancer Controller, followed by protocol and port.
 pub(crate) const ACTIONS: &str = "service.beta.kubernetes.io/actions.";
 
@@ -120,6 +127,18 @@ impl<'a> Reading<'a> {
             }
         }
         reading
+    }
+
+    /// Refuses annotations that would take too much memory and time for a Service with this number of ports, and ignores
+    /// them: one Service must not stop the work for all others.
+    pub(crate) fn check_size(&mut self, ports: usize) {
+        let own = self.annotations.iter().filter(|(key, _)| key.starts_with(PREFIX) || key.starts_with(ACTIONS));
+        let bytes: usize = own.map(|(key, value)| key.len() + value.len()).sum();
+        if bytes.saturating_mul(ports) > MAX_SIZE {
+            let value = format!("{bytes} bytes for {ports} ports");
+            self.refuse_field("metadata.annotations", value, "use fewer ports, or shorter annotations");
+            self.annotations = &NONE;
+        }
     }
 
     /// Returns the warnings, at most [`MAX_WARNINGS`] of them: each becomes an event, and a Service can have thousands

@@ -20,6 +20,13 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
+/// Maximum number of rules for the clients of a Service. AWS never allows more than 1000 in a security group, each for IPv4
+/// and for IPv6.
+const MAX_RULES: usize = 2_000;
+
+/// Maximum number of tags of a resource in AWS.
+const MAX_TAGS: usize = 50;
+
 /// Returns the kind of targets and the settings of a Service; no settings if another controller creates its load
 /// balancer.
 ///
@@ -62,6 +69,7 @@ fn read_all(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>)
             Flavour::CloudProvider
         }
     };
+    reading.check_size(spec.ports.len());
     let requested = target_type(reading);
     let alb = alb::read(spec, reading);
     let target_type = match kind {
@@ -232,6 +240,12 @@ fn check_ranges(
     if named && (!spec.source_ranges.is_empty() || reading.text("security-group-prefix-lists").is_some()) {
         let message = "source ranges and prefix lists have no effect together with annotation";
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
+    }
+    let sources = spec.source_ranges.len() + reading.list("security-group-prefix-lists").len();
+    if !named && sources.saturating_mul(spec.ports.len()) > MAX_RULES {
+        let value = format!("{sources} ranges for {} ports", spec.ports.len());
+        let fix = "use fewer ranges, or a prefix list: AWS allows 1000 rules in a security group, one for each range and port";
+        reading.refuse_field("spec.loadBalancerSourceRanges", value, fix);
     }
     let becomes_rules = !named && (*groups == SecurityGroups::Own || flavour == Flavour::CloudProvider);
     if families == Families::Ipv4 && becomes_rules {
@@ -429,6 +443,11 @@ fn balancer_attributes(flavour: Flavour, reading: &mut Reading<'_>) -> Attribute
 /// Returns the tags. The cluster-wide tags override those of the Service.
 fn tags(policy: &Policy, flavour: Flavour, reading: &mut Reading<'_>) -> Tags {
     let mut tags = reading.pairs("additional-resource-tags", flavour == Flavour::CloudProvider);
+    if tags.len() > MAX_TAGS {
+        let value = format!("{} tags", tags.len());
+        reading.refuse("additional-resource-tags", &value, &format!("use at most {MAX_TAGS}, as AWS allows no more"));
+        tags.clear();
+    }
     for key in policy.foreign_tags.iter().filter(|key| tags.contains_key(*key)) {
         let fix = "leave it out: according to --external-managed-tags another client sets it";
         reading.refuse("additional-resource-tags", key, fix);

@@ -9,5 +9,5 @@ pub(super) mod endpoint_service;
 mod group;
 pub(super) mod ports;
 pub(super) mod settings;
-mod target_group;
+pub(super) mod target_group;
 pub(super) mod user_groups;

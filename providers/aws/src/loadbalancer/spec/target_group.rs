@@ -192,15 +192,17 @@ fn preserves_client(
             reading.refuse("target-group-attributes", &format!("{key}={value}"), "use true or false");
         }
     }
-    match attributes.get(PRESERVE).map(String::as_str) {
-        Some("false") if protocol.always_preserves_client() => {
-            let fix = "leave it out: AWS always preserves clients' addresses for UDP";
-            reading.refuse("target-group-attributes", &format!("{PRESERVE}=false"), fix);
-            true
-        }
-        Some(value) => value == "true",
-        None => target_type != TargetType::Ip || protocol.always_preserves_client(),
+    if attributes.get(PRESERVE).is_some_and(|value| value == "false") && protocol.always_preserves_client() {
+        let fix = "leave it out: AWS always preserves clients' addresses for UDP";
+        reading.refuse("target-group-attributes", &format!("{PRESERVE}=false"), fix);
     }
+    has_client_addresses(attributes, protocol, target_type)
+}
+
+/// Returns true if packets to the targets of a group with these attributes keep the client's address.
+pub(crate) fn has_client_addresses(attributes: &Attributes, protocol: Protocol, target_type: TargetType) -> bool {
+    let default = target_type != TargetType::Ip;
+    protocol.always_preserves_client() || attributes.get(PRESERVE).map_or(default, |value| value == "true")
 }
 
 /// Parses a number, `traffic-port`, or the name of a port of the Service.

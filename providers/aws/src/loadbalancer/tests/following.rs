@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use providers::{LoadBalancerSpec, NodeTarget, OtherService, Protocol as Transport, TargetPort, Targets};
 
-use super::account::Account;
-use crate::loadbalancer::model::build;
+use super::account::{Account, settings};
 use crate::loadbalancer::model::following::{NodePorts, batches, followed};
-use crate::loadbalancer::samples::{endpoint, nodes, port, spec};
+use crate::loadbalancer::model::{build, node_rules, range_rules};
+use crate::loadbalancer::samples::{endpoint, network, nodes, port, spec};
 use crate::loadbalancer::spec::annotation_reader::{ACTIONS, PREFIX};
 use crate::loadbalancer::spec::annotations::{read, read_leniently};
 use crate::loadbalancer::spec::settings::Policy;
+use crate::loadbalancer::types::{ObservedRule, Rule};
+use crate::tags::ClusterTags;
 
 /// Two nodes, of which the first has a label, and a pod.
 fn all_targets() -> Targets {
@@ -130,5 +132,61 @@ fn targets_of_another_service_follow_without_the_annotation_that_names_it() {
         targets.others.insert("green".into(), vec![endpoint("tcp-80", [10, 0, 0, 7], 8080)].into());
         let (found, _) = following(&account, &invalid, &targets);
         assert_eq!(found.into_iter().collect::<BTreeSet<String>>(), sorted(known), "{kind}");
+    }
+}
+
+/// Returns the rules that a load balancer without security groups needs in nodes' groups according to its valid request.
+fn rules_of_ensure(account: &Account, applied: &LoadBalancerSpec, targets: &Targets) -> BTreeSet<Rule> {
+    let (desired, cluster) = (account.desired(applied, targets), ClusterTags::new("c", false));
+    let balancer = &account.observed.balancers[0];
+    let at = (balancer.name.as_str(), balancer.subnets.as_slice());
+    range_rules::desired((&cluster, &applied.id), &settings(applied), &desired, at, &network())
+}
+
+#[test]
+fn new_nodes_of_an_invalid_service_get_the_rules_of_its_last_valid_request() {
+    let ranges = |spec: &mut LoadBalancerSpec| spec.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    let udp = |spec: &mut LoadBalancerSpec| spec.ports = vec![port(Transport::Udp, 53)];
+    type Edit = fn(&mut LoadBalancerSpec);
+    let cases: [(&[(&str, &str)], Edit); 8] = [
+        (&[], |_| {}),
+        (&[], ranges),
+        (&[], udp),
+        (&[("target-group-attributes", "preserve_client_ip.enabled=false")], ranges),
+        (&[("healthcheck-port", "10256")], ranges),
+        (&[("nlb-target-type", "ip")], |_| {}),
+        (&[("nlb-target-type", "ip"), ("target-group-attributes", "preserve_client_ip.enabled=true")], ranges),
+        (&[("ip-address-type", "dualstack")], |_| {}),
+    ];
+    for (annotations, edit) in cases {
+        let mut applied = spec(&[annotations, &[("disable-nlb-sg", "true")]].concat());
+        applied.ports[0].target_port = TargetPort::Number(8080);
+        edit(&mut applied);
+        let mut targets = all_targets();
+        let port_name = applied.ports[0].name.clone();
+        targets.endpoints = vec![endpoint(&port_name, [10, 0, 0, 9], 8080)].into();
+        let mut account = Account::default();
+        account.settle(&applied, &targets);
+        let expected = rules_of_ensure(&account, &applied, &targets);
+        let rule = |rule: &Rule| ObservedRule { id: String::new(), rule: rule.clone() };
+        let observed: Vec<ObservedRule> = expected.iter().map(rule).collect();
+
+        // Its ranges are unknown, too, if they are a part of the mistake.
+        let mut invalid = applied.clone();
+        invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());
+        invalid.source_ranges.clear();
+        let lenient = read_leniently(&invalid, &Policy::default()).expect("it belongs to this provider");
+        let found = followed(&invalid, &account.observed, &BTreeSet::new(), NodePorts::Current);
+        let batches = batches(&lenient, found.groups, true);
+        let [batch] = &batches[..] else { panic!("{annotations:?}: {batches:?}") };
+        let reached: Vec<_> = batch.groups.iter().map(|group| group.reached(&batch.settings, &targets)).collect();
+        let ports = node_rules::requested_ports(&batch.settings, &targets);
+        let balancer = &account.observed.balancers[0];
+        let names = [balancer.name.clone()];
+        let requested = build::clients(&batch.settings, false);
+        let clients = range_rules::known_clients(&observed, &names, &requested, &ports);
+        let without_groups = [(balancer.name.clone(), balancer.subnets.clone())];
+        let rules = range_rules::followed(&without_groups, &clients, &reached, &network());
+        assert_eq!(rules, expected, "{annotations:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use providers::{InstanceRef, IpFamily, LoadBalancerSpec, Protocol, TargetPort, TrafficPolicy};
+use providers::{InstanceRef, IpFamily, IpNet, LoadBalancerSpec, Protocol, TargetPort, TrafficPolicy};
 
 use crate::instances::id;
 use crate::loadbalancer::samples::{id as load_balancer, port};
@@ -123,4 +123,31 @@ fn many_unknown_annotations_lead_to_few_warnings() {
     let (_, settings) = read(&spec, &Policy::default()).expect("unknown annotations have no effect");
     let warnings = settings.expect("this provider serves the Service").warnings;
     assert_eq!(warnings.len(), MAX_WARNINGS, "each becomes an event");
+}
+
+/// Returns the error about a Service with these ports, ranges of clients and annotations.
+fn refused(ports: u16, ranges: u32, annotations: &[(&str, String)]) -> Option<String> {
+    let mut spec =
+        LoadBalancerSpec::new(load_balancer(), (1..=ports).map(|number| port(Protocol::Tcp, number)).collect());
+    spec.annotations = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), value.clone())).collect();
+    let range = |number: u32| IpNet::new_assert(std::net::Ipv4Addr::from_bits(number << 8).into(), 24);
+    spec.source_ranges = (0..ranges).map(range).collect();
+    read(&spec, &Policy::default()).err().map(|error| error.to_string())
+}
+
+/// The product of two long lists would take all memory of this process, which serves all Services.
+#[test]
+fn requests_that_aws_never_accepts_are_refused_before_their_parts_are_multiplied() {
+    let tags = |count: usize| (0..count).map(|number| format!("key-{number}=x")).collect::<Vec<_>>().join(",");
+    assert_eq!(refused(50, 20, &[("additional-resource-tags", tags(50))]), None);
+    let error = refused(50, 100_000, &[]).expect("five million rules");
+    assert!(error.contains("spec.loadBalancerSourceRanges is \"100000 ranges for 50 ports\""), "{error}");
+    let named = refused(50, 100_000, &[("security-groups", "sg-1".to_owned())]);
+    assert_eq!(named, None, "ranges have no effect together with the user's groups");
+    let error = refused(1, 0, &[("additional-resource-tags", tags(51))]).expect("too many tags");
+    assert!(error.contains("51 tags") && error.contains("use at most 50"), "{error}");
+    let attributes = || (0..12_000).map(|number| format!("attribute-{number}=x")).collect::<Vec<_>>().join(",");
+    let error = refused(5_000, 0, &[("target-group-attributes", attributes())]).expect("a copy for each port");
+    assert!(error.contains("metadata.annotations") && error.contains("bytes for 5000 ports"), "{error}");
+    assert!(error.len() <= MAX_ERROR_BYTES, "{} bytes", error.len());
 }

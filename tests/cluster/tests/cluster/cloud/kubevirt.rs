@@ -55,7 +55,6 @@ async fn run_suite(infrastructure: &Arc<Infrastructure>, targets: Targets, mode:
 fn expected_skips() -> Vec<&'static str> {
     let mut names = vec![
         "invalid_annotation_is_reported_and_nothing_created",
-        "targets_follow_an_invalid_service",
         "dual_stack_gets_addresses_of_both_families",
         "variant_is_changed_into_another",
         "endpoints_are_targets",

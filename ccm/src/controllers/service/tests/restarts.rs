@@ -1,0 +1,68 @@
+//! Many invalid Services after a restart: the number of calls and events is bounded, and does not grow with time.
+
+use std::sync::Arc;
+
+use provider_mock::{Effect, Fault, MockConfig, Pattern};
+
+use super::simulation::{Process, Simulation, annotated, key, node, pass, service};
+
+const HOUR: f64 = 3600.0;
+
+/// Returns this number of Services with load balancers, which become invalid while no process runs.
+async fn with_invalid_services(count: usize) -> Arc<Simulation> {
+    let sim = Simulation::new(MockConfig::default());
+    let names: Vec<String> = (0..count).map(|number| format!("web-{number}")).collect();
+    names.iter().for_each(|name| assert!(sim.create(service(name))));
+    let process = Process::start(&sim, 1);
+    pass(HOUR / 10.0).await;
+    assert_eq!(sim.cloud.snapshot().balancers.len(), count);
+    process.crash().await;
+    for name in &names {
+        sim.change(&key(name), |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
+    }
+    sim.take_events();
+    sim
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_invalid_services_cost_one_call_and_one_event_each_after_a_restart() {
+    const SERVICES: usize = 1_000;
+    let sim = with_invalid_services(SERVICES).await;
+    let begun = sim.acts();
+    let process = Process::start(&sim, 1);
+    pass(HOUR).await;
+    assert_eq!((sim.acts() - begun, sim.take_events().len()), (SERVICES as u64, SERVICES));
+    pass(12.0 * HOUR).await;
+    assert_eq!(
+        (sim.acts() - begun, sim.take_events().len()),
+        (SERVICES as u64, 0),
+        "nothing is repeated without a change"
+    );
+    // The watch delivers the Services again after its connection was lost.
+    process.deliver_all();
+    pass(HOUR).await;
+    assert_eq!(sim.acts() - begun, SERVICES as u64, "their targets are the same");
+    assert_eq!(sim.take_events().len(), SERVICES, "the events of the restart have expired");
+    sim.set_nodes(vec![node("node-9")]);
+    process.nodes_changed();
+    pass(HOUR).await;
+    assert_eq!(sim.acts() - begun, 2 * SERVICES as u64, "each change of nodes is one call for each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_for_invalid_services_are_rare_while_the_cloud_refuses_them() {
+    const SERVICES: u64 = 100;
+    let sim = with_invalid_services(SERVICES as usize).await;
+    sim.cloud.add_fault(Fault::always(Pattern::Any, Effect::Denied)).expect("a fault");
+    let begun = sim.acts();
+    let process = Process::start(&sim, 1);
+    for number in 0..60 {
+        // Nodes come and go meanwhile.
+        sim.set_nodes(vec![node(&format!("node-{number}"))]);
+        process.nodes_changed();
+        pass(HOUR / 60.0).await;
+    }
+    let (calls, events) = (sim.acts() - begun, sim.take_events().len() as u64);
+    assert!(calls <= 16 * SERVICES, "{calls} calls in an hour");
+    assert!(events <= 26 * SERVICES, "{events} events in an hour");
+}
