@@ -99,7 +99,7 @@ fn places_are_found_in_time_when_there_are_many_tolerations() {
     let nodes: Vec<_> = (0..2_000).map(of).map(Arc::new).collect();
     let started = CpuTime::now();
     let places = places(&placement, &nodes, &[], false);
-    assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
     assert_eq!(places.iter().filter(|place| place.runs()).count(), 1_000);
     for place in places.iter().take(2) {
         let node = nodes.iter().find(|node| node.meta.name == place.node).expect("its node");
