@@ -72,7 +72,8 @@ impl Matcher {
     /// Limits a hold after a write to the time in which the written version may still arrive. If the API server's
     /// storage is restored from a backup, the record of the volume may stay as it is, without a later version.
     pub fn expire_hold(self: &Arc<Self>, progress: &Progress, volume: &Str, written: u64) {
-        // A version that was reached before its record has arrived belongs to a history that the watch does not know yet.
+        // A version that is reached although its record has not arrived belongs to a history that the watch does not
+        // know yet.
         if progress.version() < written {
             let (matcher, volume) = (self.clone(), volume.clone());
             progress.when_reached(written, move || matcher.lock().volumes.expire(&volume, written));
