@@ -34,7 +34,7 @@ pub mod scale;
 pub mod sdk;
 pub mod serve;
 pub mod slow_start;
-mod stale;
+pub mod stale;
 pub mod stall;
 mod stealing;
 pub mod store;

@@ -43,6 +43,13 @@ pub(crate) fn noting<F: Future>(reconcile: F) -> impl Future<Output = F::Output>
     READ.scope(RefCell::default(), reconcile)
 }
 
+/// Runs the part of a reconcile that handles one of many objects. Stale records that the rest of the reconcile reads do
+/// not prevent the deletions of this part, and those that it reads prevent no deletions of the rest. The part must
+/// read all records from the store by which it decides about a deletion.
+pub fn separately<F: Future>(part: F) -> impl Future<Output = F::Output> {
+    noting(part)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +70,23 @@ mod tests {
         assert_eq!(obstacles(&[("a", "Pod a/web"), ("", "Node n")]).await, [pod(), node(), node()]);
         note("a", || unreachable!("no reconcile runs"));
         assert_eq!(obstacle(""), None);
+    }
+
+    #[tokio::test]
+    async fn separate_part_of_a_reconcile_depends_only_on_records_that_it_reads() {
+        noting(async {
+            note("", || "Node a".to_owned());
+            let of_part = async |object: Option<&str>| {
+                separately(async {
+                    object.into_iter().for_each(|object| note("", || object.to_owned()));
+                    obstacle("ns")
+                })
+                .await
+            };
+            assert_eq!(of_part(None).await, None);
+            assert_eq!(of_part(Some("Node b")).await.as_deref(), Some("Node b"));
+            assert_eq!(obstacle("ns").as_deref(), Some("Node a"));
+        })
+        .await;
     }
 }

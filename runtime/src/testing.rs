@@ -13,6 +13,7 @@ use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::Put as _;
 use kinds::{Decode, Interner, Kind, Meta, Sections, Time, Uid};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, ConnectOptions, Identity, PodEnvironment, ProxyEnvironment, RequestLayer, connect};
@@ -21,6 +22,24 @@ use crate::fence::Fence;
 use crate::lock::lock;
 use crate::store::{Index, Store};
 use crate::write::Writer;
+
+/// A time of the CPU's clock for the current thread. Unlike the time of day, it does not depend on the load of the
+/// machine, so that tests can limit the cost of an algorithm.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTime(Duration);
+
+impl CpuTime {
+    /// Returns the current time.
+    pub fn now() -> Self {
+        // The conversion only fails for negative times.
+        Self(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default())
+    }
+
+    /// Returns the time for which this thread has run since then.
+    pub fn elapsed(self) -> Duration {
+        Self::now().0.saturating_sub(self.0)
+    }
+}
 
 /// Returns a store with these sections and indexes that contains these records, as if a watch had delivered them in
 /// this order. It has no watch: [`Store::progress`] reports that nothing was listed yet.

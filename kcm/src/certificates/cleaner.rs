@@ -12,6 +12,7 @@ use kinds::meta::{ObjectKey, Time};
 use kinds::{CertificateSigningRequest, Kind, Sections};
 use runtime::manager::Manager;
 use runtime::queue::{Queue, QueueOptions};
+use runtime::stale;
 use runtime::store::{Index, Store, index_key};
 use runtime::watch::Builder;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkOptions};
@@ -114,22 +115,33 @@ impl Reconcile for Cleaner {
 impl Cleaner {
     async fn pass(&self) {
         for request in self.requests.by_index(&ALL, index_key(())) {
-            let Some(why) = deletion_reason(&request, (self.clock)()) else { continue };
-            let key = request.meta.key();
-            info!(request = %key, reason = why, "deleting a certificate request");
-            // Deletes only this version: a request that was approved or signed in the meantime is kept for longer.
-            match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, &key, &request.meta).await {
-                Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    error!(%error, request = %key, "cannot delete a certificate request");
-                }
-                _ => {}
+            // A request that cannot be decoded does not delay the deletions of others.
+            stale::separately(self.clean(&request.meta.key())).await;
+        }
+    }
+
+    /// Deletes a request if it is too old.
+    async fn clean(&self, key: &ObjectKey) {
+        let Some(request) = self.requests.get(key) else { return };
+        let Some(why) = deletion_reason(&request, (self.clock)()) else { return };
+        info!(request = %key, reason = why, "deleting a certificate request");
+        // Deletes only this version: a request that was approved or signed in the meantime is kept for longer.
+        match self.writer.delete_unchanged(&CertificateSigningRequest::RESOURCE, key, &request.meta).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => {
+                error!(%error, request = %key, "cannot delete a certificate request");
             }
+            _ => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use kinds::Decode;
+    use runtime::testing::{deliver_undecodable, filled_store, writer};
+
     use super::*;
     use crate::certificates::request::KUBELET_CLIENT;
     use crate::certificates::request::tests::request;
@@ -170,5 +182,32 @@ mod tests {
             let request = request(KUBELET_CLIENT, &[], &[("Approved", 0)], certificate);
             assert_eq!(deletion_reason(&request, now).is_some(), is_deleted, "{certificate:?} {after}");
         }
+    }
+    #[tokio::test]
+    async fn request_that_cannot_be_decoded_does_not_delay_the_deletion_of_others() {
+        let named = |name: &str| {
+            let mut request = request(KUBELET_CLIENT, &[], &[("Denied", 1)], "");
+            request.meta.name = name.into();
+            request
+        };
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let requests = Arc::new(filled_store(decode, vec![ALL], ["a", "b", "c"].map(named)));
+        deliver_undecodable(&requests, ObjectKey::new("", "b"));
+        deliver_undecodable(&requests, ObjectKey::new("", "never-decoded"));
+        let deleted = Arc::<Mutex<Vec<String>>>::default();
+        let sent = deleted.clone();
+        let writer = writer(move |method, path| {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            sent.lock().expect("the requests").push(format!("{method} {name}"));
+            (200, Vec::new())
+        })
+        .await;
+        let now = Timestamp::from_second(1_000_000).expect("a time");
+        let cleaner = Cleaner { requests, writer, clock: Arc::new(move || now) };
+        // The worker records the stale records that the whole pass reads.
+        stale::separately(cleaner.pass()).await;
+        let mut deleted = deleted.lock().expect("the requests").clone();
+        deleted.sort_unstable();
+        assert_eq!(deleted, ["DELETE a", "DELETE c"]);
     }
 }

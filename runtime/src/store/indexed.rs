@@ -246,7 +246,7 @@ mod tests {
             name: "range",
             keys: |thing, emit| (0..VALUES).for_each(|value| emit(index_key(value + thing.meta.version))),
         };
-        let started = std::time::Instant::now();
+        let started = testing::CpuTime::now();
         let mut indexed = Indexed::new(vec![BY_RANGE]);
         indexed.put(thing(0, 0, Vec::new()));
         indexed.put(thing(0, 1, Vec::new()));

@@ -8,7 +8,7 @@ mod indexed;
 mod progress;
 mod undecodable;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -169,6 +169,18 @@ impl<K: Kind> Store<K> {
     /// When the index was not declared: a defect of the controller's descriptor.
     pub fn by_index(&self, index: &Index<K>, key: u64) -> Vec<Arc<K>> {
         self.noting_stale(self.read(|records| records.by_index(index.name, key)))
+    }
+
+    /// Returns the records that an index holds under a value, and the keys of all undecodable objects of the kind. The
+    /// Writer refuses no deletion because some of these records are stale: the caller must leave out each deletion that
+    /// depends on an undecodable object.
+    ///
+    /// # Panics
+    /// Same as [`Store::by_index`].
+    pub fn by_index_and_undecodable(&self, index: &Index<K>, key: u64) -> (Vec<Arc<K>>, HashSet<ObjectKey>) {
+        // The keys are read first: an object that becomes decodable in between counts as undecodable.
+        let undecodable = self.undecodable.all();
+        (self.read(|records| records.by_index(index.name, key)), undecodable)
     }
 
     /// Returns the number of records that an index holds under a value.

@@ -89,6 +89,21 @@ async fn reconcile_that_reads_a_stale_record_is_marked() {
     }
 }
 
+#[tokio::test]
+async fn undecodable_objects_are_returned_to_the_caller_instead_of_being_noted() {
+    let store = Store::new(Decode { interner: Arc::default(), sections: Default::default() }, vec![by_namespace()]);
+    store.put(thing(5));
+    let unreadable = [ObjectKey::new("ns", "web"), ObjectKey::new("other", "missing")];
+    unreadable.iter().for_each(|key| assert!(store.set_undecodable(key.clone())));
+    let (read, obstacle) = stale::noting(async {
+        let read = store.by_index_and_undecodable(&by_namespace(), index_key("ns"));
+        (read, stale::obstacle(""))
+    })
+    .await;
+    assert_eq!((read.0.len(), read.1), (1, unreadable.into()));
+    assert_eq!(obstacle, None);
+}
+
 #[test]
 fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
     let (store, key, woken) = delivered();

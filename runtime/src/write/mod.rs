@@ -365,6 +365,15 @@ impl Writer {
         self.send_deletion(path::object(resource, key, None)?, options).await
     }
 
+    /// Checks that no deletion in the namespace of `key` is refused because this reconcile has read a stale record. For
+    /// reconciles that write something else before a deletion.
+    ///
+    /// # Errors
+    /// [`WriteError::Stale`], as the deletion would return it.
+    pub fn check_deletion(&self, key: &ObjectKey) -> Result<(), WriteError> {
+        stale::obstacle(&key.namespace).map_or(Ok(()), |object| Err(WriteError::Stale(object)))
+    }
+
     /// Sends a deletion with these options.
     async fn send_deletion(&self, path: String, mut options: serde_json::Value) -> Result<(), WriteError> {
         options["kind"] = "DeleteOptions".into();

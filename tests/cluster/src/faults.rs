@@ -191,6 +191,12 @@ impl Faults {
         self.state().recorded.iter().filter(|recorded| matches(&recorded.call)).count()
     }
 
+    /// Returns the number of requests that satisfy `matches` and that the server has accepted.
+    pub fn accepted(&self, matches: impl Fn(&Call) -> bool) -> usize {
+        let is_accepted = |request: &&RecordedRequest| request.status.is_some_and(|status| status < 300);
+        self.state().recorded.iter().filter(is_accepted).filter(|request| matches(&request.call)).count()
+    }
+
     /// Returns the number of writes, including events.
     pub fn writes(&self) -> usize {
         self.count(Call::is_write)
@@ -312,7 +318,7 @@ impl Faults {
     }
 
     /// Waits until the server has responded to everything that was sent.
-    pub(crate) async fn settled(&self) {
+    pub async fn settled(&self) {
         let _ = self.0.under_way.subscribe().wait_for(|count| *count == 0).await;
     }
 

@@ -13,6 +13,7 @@ use runtime::consistency::Consistency;
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
 use runtime::queue::Queue;
+use runtime::stale;
 use runtime::store::Store;
 use runtime::wake::Wake;
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
@@ -145,7 +146,8 @@ impl Lifecycle {
             }
             Verdict::MarkShutDown => self.mark(&key, &shutdown_patch(node)).await,
             Verdict::MarkStarted => self.mark(&key, &started_patch(node)).await,
-            Verdict::Delete => self.delete(&key, node).await,
+            // A node that cannot be decoded does not delay the deletions of others.
+            Verdict::Delete => stale::separately(self.delete(&key, node)).await,
         }
     }
 
@@ -164,10 +166,16 @@ impl Lifecycle {
 
     async fn delete(&self, key: &ObjectKey, node: &Node) {
         let name = &key.name;
+        let Some(node) = self.nodes.get_with_uid("", name, &node.meta.uid) else { return };
+        // The record of this node may be stale, and the node ready.
+        if let Err(error) = self.writer.check_deletion(key) {
+            warn!(node = &**name, %error, "node not deleted");
+            return;
+        }
         info!(node = &**name, "deleting node: its instance no longer exists");
         self.missing().mark_deleting(&node.meta.uid);
         let message = format!("Deleting node {name} because it does not exist in the cloud provider");
-        self.recorder.event(&about(node), EventType::Normal, "DeletingNode", message);
+        self.recorder.event(&about(&*node), EventType::Normal, "DeletingNode", message);
         match self.writer.delete(&Node::RESOURCE, key, &node.meta.uid).await {
             Ok(()) => {}
             Err(error) if error.is_object_deleted() => {}
@@ -176,7 +184,7 @@ impl Lifecycle {
                 self.missing().reset(&node.meta.uid);
                 let message = format!("Failed deleting node {name}: {error}");
                 warn!(node = &**name, %error, "node not deleted");
-                self.recorder.event(&about(node), EventType::Warning, "DeletingNodeFailed", message);
+                self.recorder.event(&about(&*node), EventType::Warning, "DeletingNodeFailed", message);
             }
         }
     }

@@ -1,16 +1,28 @@
 //! Decisions as a table, and random histories in which only confirmed absence deletes a node.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kinds::Uid;
+use jiff::Timestamp;
+use kinds::meta::ObjectKey;
+use kinds::{Decode, Node, Sections, Uid};
 use proptest::prelude::*;
-use providers::{CloudError, ErrorKind, Instance, InstanceState};
+use providers::{CloudError, ErrorKind, Instance, InstanceState, MockCloudProvider, MockInstances};
+use runtime::events::Recorder;
 use runtime::metrics::Metrics;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::stale;
+use runtime::testing::{KeptEvents, deliver_undecodable, filled_store, writer};
+use runtime::worker::Reconcile as _;
 use tokio::time::Instant;
 
+use super::TO_CHECK;
 use super::decide::*;
 use super::metrics::Rounds;
 use super::missing_instances::MissingInstances;
+use super::sync::{Lifecycle, ROUND};
+use crate::cloud::Cloud;
+use crate::controllers::node::tests::node;
 
 fn running() -> InstanceState {
     InstanceState::Running(Box::default() as Box<Instance>)
@@ -68,6 +80,63 @@ fn results_count_as_the_calls_that_upstream_makes() {
         let line = format!("{name}{{operation=\"{operation}\",result=\"{result}\"}} {count}");
         assert!(text.lines().any(|one| one == line), "{line} is not in {text}");
     }
+}
+
+/// The instances of all nodes are missing.
+#[tokio::test(start_paused = true)]
+async fn node_that_cannot_be_decoded_does_not_delay_the_deletion_of_others() {
+    let named = |name: &str| {
+        let mut node = node(&[], None);
+        (node.meta.name, node.meta.uid) = (name.into(), Uid::parse(name));
+        node
+    };
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let nodes = Arc::new(filled_store::<Node>(decode, vec![TO_CHECK], ["a", "b", "c"].map(named)));
+    for name in ["b", "never-decoded"] {
+        deliver_undecodable(&nodes, ObjectKey::new("", name));
+    }
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let sent = requests.clone();
+    let writer = writer(move |method, path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        sent.lock().expect("the requests").push(format!("{method} {name}"));
+        (200, Vec::new())
+    })
+    .await;
+    let events = Arc::<KeptEvents>::default();
+    let (recorder, sender) = Recorder::new("test", events.clone());
+    let mut provider = MockCloudProvider::new();
+    provider.expect_name().return_const("mock");
+    provider.expect_has_cluster_id().return_const(true);
+    provider.expect_initialize().returning(|| Ok(()));
+    let mut instances = MockInstances::new();
+    instances.expect_describe().returning(|requested| vec![InstanceState::Gone; requested.len()]);
+    let lifecycle = Lifecycle {
+        cloud: Cloud::new(Arc::new(provider), false),
+        instances: Arc::new(instances),
+        annotations: Vec::new(),
+        nodes,
+        writer,
+        recorder,
+        consistency: Arc::default(),
+        missing: Default::default(),
+        queue: Queue::new(QueueOptions::named("test")),
+        rounds: Rounds::register(&Metrics::default()),
+        clock: Arc::new(|| Timestamp::from_second(1_000_000).expect("in range")),
+        period: Duration::from_secs(5),
+        workers: 1,
+    };
+    for _ in 0..3 {
+        // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
+        stale::separately(lifecycle.reconcile(&ROUND)).await.expect("a round never fails");
+        tokio::time::advance(MIN_REPORT_SPAN).await;
+    }
+    let mut requests = requests.lock().expect("the requests").clone();
+    requests.sort_unstable();
+    assert_eq!(requests, ["DELETE a", "DELETE c"]);
+    lifecycle.recorder.close();
+    sender.await;
+    assert_eq!(events.bodies().len(), 2, "no event about the node that is kept: {:?}", events.bodies());
 }
 
 proptest! {

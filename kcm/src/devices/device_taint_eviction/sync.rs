@@ -145,6 +145,7 @@ impl Evictions {
                 "not evicting: ResourceClaims, ResourceSlices or DeviceTaintRules cannot be decoded (see the log)",
             ));
         }
+        self.writer.check_deletion(key)?;
         let live = match self.writer.get(&Pod::RESOURCE, key).await {
             Ok(live) => live,
             Err(error) if error.is_not_found() => return Ok(self.mark_deleted(key, pod)),

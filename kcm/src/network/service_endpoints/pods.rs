@@ -139,7 +139,7 @@ pub fn subscribe(
 mod tests {
     use kinds::{Interner, Sections};
     use proptest::prelude::*;
-    use runtime::testing::object;
+    use runtime::testing::{CpuTime, object};
 
     use super::*;
 
@@ -203,9 +203,9 @@ mod tests {
         // Services that select the same label are kept in one list: an insertion costs little.
         let selectors = services((0..SERVICES).map(|_| 0));
         let (old, new) = (endpoint(&[0, 1], true), endpoint(&[0, 2], true));
-        let started = std::time::Instant::now();
+        let started = CpuTime::now();
         assert!(changed(&old, &new, &selectors).is_empty(), "all of them select the pod before and after");
         assert_eq!(changed(&old, &endpoint(&[0, 2], false), &selectors).len(), SERVICES);
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     }
 }

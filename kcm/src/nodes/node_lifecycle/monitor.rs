@@ -17,7 +17,7 @@ use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueKey};
-use runtime::store::{Cached, Store};
+use runtime::store::{Cached, Store, WriteVersion};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ struct State {
     nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
     /// A version of a Lease that the API server has and the watch has not delivered: until it does, no node is marked.
-    behind: Option<u64>,
+    behind: Option<WriteVersion>,
 }
 
 /// A node in a pass, with the status of its Ready condition after it.
@@ -191,12 +191,12 @@ impl Monitor {
             warn!("the watch of leases has recovered: all grace periods restart");
             refresh(&mut state, now);
         }
-        if state.behind.is_some_and(|behind| version >= behind) {
+        if state.behind.is_some_and(|behind| self.leases.progress().contains(&behind)) {
             state.behind = None;
         }
         let stalled = watch == WatchState::Stalled;
         if stalled || state.behind.is_some() {
-            let behind = state.behind;
+            let behind = state.behind.map(|behind| behind.version());
             warn!(stalled, behind, "the watch of leases is behind the server: no node is marked unresponsive");
         }
         !stalled && state.behind.is_none()
@@ -270,7 +270,7 @@ impl Monitor {
             Ok(unresponsive) => self.mark_unresponsive(unresponsive).await,
             Err(newer) => {
                 warn!(version = newer, "the watch of leases is behind the server: waiting for it");
-                self.state().behind = Some(newer);
+                self.state().behind = Some(self.leases.progress().written(newer));
                 return;
             }
         };

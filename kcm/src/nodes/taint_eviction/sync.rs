@@ -141,6 +141,7 @@ impl Evictions {
     }
 
     async fn evict(&self, key: &ObjectKey, pod: &Pod, running: Option<&Stage>) -> Result<Outcome, ReconcileError> {
+        self.writer.check_deletion(key)?;
         let now = Instant::now();
         // A pod that no longer tolerates its node's taints is due now, even if its countdown has not ended.
         let due = match running {

@@ -59,12 +59,13 @@ impl Definitions {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use kinds::Str;
     use kinds::pod::InTreeVolume;
     use kinds::schema::{gce_persistent_disk as gce, volume_source as source};
     use kinds::wire::Put;
+    use runtime::testing::CpuTime;
 
     use super::*;
     use crate::storage::testing::pod_with;
@@ -91,7 +92,7 @@ mod tests {
     fn volumes_of_a_large_pod_are_found_without_scans() {
         let ids: Vec<String> = (0..5_000).map(|at| format!("disk-{at}")).collect();
         let (definitions, pod) = (Definitions::default(), pod(ids.iter().map(|id| disk(id, false)).collect()));
-        let started = Instant::now();
+        let started = CpuTime::now();
         definitions.apply(&Change { old: None, new: Some(&pod) });
         for id in &ids {
             assert_eq!(definitions.find(&pod, &name(id)).map(|volume| volume.name), Some(name(id)));

@@ -195,6 +195,9 @@ impl Binder {
         if let Some(waiting) = self.matcher.release((name, &claim.meta.key()), written, current.as_deref()) {
             self.claim_queue.add(waiting);
         }
+        if let Some(written) = written {
+            self.matcher.expire_hold(self.volumes.progress(), name, written);
+        }
         match &result {
             Ok(()) if is_found => self.operations.provision_succeeded(&claim.meta.key()),
             Err(Stop::Failed(_) | Stop::Error(_)) if is_found => self.operations.provision_failed(&claim.meta.key()),

@@ -1,11 +1,11 @@
 //! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the wait for it.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 use runtime::lock::lock;
-use runtime::store::Change;
+use runtime::store::{Change, Progress};
 
 use super::decide_claim::Search;
 use super::volume_index::{Bucket, VolumeIndex, is_free};
@@ -67,6 +67,17 @@ impl Matcher {
         state.volumes.release((volume, claim), written, current.map(|volume| volume.meta.version));
         let is_usable = written.is_none();
         current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(volume))
+    }
+
+    /// Limits a hold after a write to the time in which the written version may still arrive. If the API server's
+    /// storage is restored from a backup, the record of the volume may stay as it is, without a later version.
+    pub fn expire_hold(self: &Arc<Self>, progress: &Progress, volume: &Str, written: u64) {
+        // A version that is reached although its record has not arrived belongs to a history that the watch does not
+        // know yet.
+        if progress.version() < written {
+            let (matcher, volume) = (self.clone(), volume.clone());
+            progress.when_reached(written, move || matcher.lock().volumes.expire(&volume, written));
+        }
     }
 
     /// Removes a claim that was deleted, or no longer waits.

@@ -205,6 +205,13 @@ impl VolumeIndex {
         }
     }
 
+    /// Ends a hold that waits for a version which may never arrive.
+    pub fn expire(&mut self, volume: &Str, written: u64) {
+        if self.holds.get(volume).is_some_and(|(hold, _)| *hold == Hold::Written(written)) {
+            self.remove_hold(volume);
+        }
+    }
+
     fn remove_hold(&mut self, volume: &Str) {
         if let Some((_, claim)) = self.holds.remove(volume) {
             self.holders.remove(&claim);

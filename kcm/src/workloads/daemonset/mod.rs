@@ -9,6 +9,7 @@ mod decide;
 mod decide_place;
 mod decide_revision;
 mod decide_roll;
+mod decide_unknown;
 mod keys;
 mod revisions;
 mod state;

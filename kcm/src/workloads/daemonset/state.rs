@@ -12,6 +12,7 @@ use runtime::queue::Queue;
 use runtime::store::Store;
 
 use super::decide::Backoff;
+use super::decide_unknown::UnknownNodes;
 use crate::context::Clock;
 use crate::pods::control::PodControl;
 use crate::pods::refusals::Refusals;
@@ -47,6 +48,8 @@ pub struct Work<'a> {
     pub owned: usize,
     /// Its pods.
     pub pods: Vec<Arc<Pod>>,
+    /// Nodes whose newest states cannot be decoded. Set when the nodes are read, after the pods.
+    pub unknown_nodes: UnknownNodes,
     /// The cache contained all earlier deletions by this process when the pods were read from it.
     pub are_deletions_cached: bool,
 }

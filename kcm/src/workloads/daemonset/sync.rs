@@ -25,6 +25,7 @@ use super::decide::{self, BURST, Backoff, Notice, Plan};
 use super::decide_place::{Place, added_tolerations, places};
 use super::decide_revision::surplus;
 use super::decide_roll::{bounds, roll};
+use super::decide_unknown::UnknownNodes;
 use super::keys::ALL_NODES;
 use super::revisions::{Stop, TemplateRevisions};
 use super::state::{DaemonSets, Work};
@@ -68,14 +69,15 @@ impl DaemonSets {
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
-        let work = self.gather(key, &set, &placement).await?;
+        let mut work = self.gather(key, &set, &placement).await?;
         let known = match self.find_revisions(&work).await {
             Ok(known) => known,
             Err(Stop::Outdated) => return Ok(Outcome::RequeueWithBackoff),
             Err(Stop::Refused(left)) => return Ok(Outcome::RequeueAfter(left)),
             Err(Stop::Failed(error)) => return Err(error),
         };
-        let nodes = self.nodes.by_index(&ALL_NODES, index_key(()));
+        let (nodes, undecodable) = self.nodes.by_index_and_undecodable(&ALL_NODES, index_key(()));
+        work.unknown_nodes = UnknownNodes::new(undecodable);
         let places = self.places(&placement, nodes, &work.pods).await?;
         let acted = match self.act(&work, &places, &known).await {
             ActionResult { waiting_for_cache: true, .. } => return Ok(Outcome::WaitingForCache),
@@ -128,6 +130,7 @@ impl DaemonSets {
             placement,
             owned: owned.len(),
             pods: self.claim(key, set, [owned, orphans].concat()).await?,
+            unknown_nodes: UnknownNodes::default(),
             are_deletions_cached: observed.are_deletions_cached,
         })
     }
@@ -215,11 +218,18 @@ impl DaemonSets {
         let backoff = self.with_backoff(work, |backoff| backoff.clone());
         let mut plan = decide::manage(work.set, places, revision, now, |node| backoff.remaining(node, now));
         acted.again = plan.again;
+        let mut kept = work.unknown_nodes.keep_pods(&mut plan);
         if plan.is_nothing()
             && let Some(bounds) = bounds(work.set, places)
                 .map_err(|error| ReconcileError::new(format!("couldn't get unavailable numbers: {error}")))?
         {
-            plan = roll(work.set, places, bounds, revision, now);
+            let limited = work.unknown_nodes.limit(bounds, places);
+            plan = roll(work.set, places, limited, revision, now);
+            kept += work.unknown_nodes.keep_pods(&mut plan);
+            let has_old_pods = || places.iter().flat_map(|place| &place.pods).any(|pod| !revision.is_of(pod));
+            if limited != bounds && has_old_pods() {
+                acted.again = Some(acted.again.map_or(UNKNOWN_NODES_RECHECK, |again| again.min(UNKNOWN_NODES_RECHECK)));
+            }
         }
         if !plan.is_nothing() && self.handover.is_due(&work.set.meta) {
             self.compare(work).await?;
@@ -227,7 +237,12 @@ impl DaemonSets {
             return Ok(());
         }
         self.carry_out(work, plan, revision.hash, acted).await?;
-        self.clean_history(work, known).await
+        self.clean_history(work, known).await?;
+        if kept > 0 {
+            let message = format!("not deleting {kept} pods: their nodes cannot be decoded (see the log)");
+            return Err(ReconcileError::new(message));
+        }
+        Ok(())
     }
 
     fn with_backoff<T>(&self, work: &Work<'_>, use_backoff: impl FnOnce(&mut Backoff) -> T) -> T {
@@ -323,11 +338,7 @@ impl DaemonSets {
 
     /// Deletes pods concurrently.
     async fn delete(&self, work: &Work<'_>, victims: &[Arc<Pod>]) -> Result<(), ReconcileError> {
-        let unreadable = self.control.pods.undecodable_in(&work.key.namespace) + self.nodes.undecodable();
-        if unreadable > 0 {
-            let message = format!("not deleting pods while {unreadable} pods or nodes cannot be decoded (see the log)");
-            return Err(ReconcileError::new(message));
-        }
+        self.control.check_decodable(&work.key.namespace).map_err(ReconcileError::new)?;
         debug!(count = victims.len(), "deleting pods");
         let deletions = victims.iter().map(|pod| self.control.delete(work.key, work.set, pod));
         join_all(deletions).await.into_iter().find_map(Result::err).map_or(Ok(()), |error| Err(error.into()))
@@ -385,6 +396,10 @@ impl DaemonSets {
         }
     }
 }
+
+/// Delay after which a rolling update that is limited by an undecodable Node is reconciled again: the Node may have
+/// become decodable without a change that matters otherwise.
+const UNKNOWN_NODES_RECHECK: Duration = Duration::from_secs(60);
 
 /// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;

@@ -11,6 +11,7 @@ use kinds::meta::{ObjectKey, Uid};
 use kinds::{Kind, Node, Pod, Str, Time};
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueKey};
+use runtime::stale;
 use runtime::store::{Store, index_key};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
@@ -129,14 +130,17 @@ impl PodGc {
         }
     }
 
+    /// Force-deletes the pods that are due and for which `why` returns a reason. The deletion of a pod depends only on
+    /// the records of this pod and of its node: other ones that cannot be decoded do not delay it.
     async fn force_delete_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
-        let due = pods.into_iter().filter_map(|pod| {
-            let reason = why(&pod)?;
-            self.is_due(&pod.meta.uid).then_some((pod, reason))
-        });
-        stream::iter(due)
-            .for_each_concurrent(MAX_CONCURRENT_DELETIONS, |(pod, reason)| self.force_delete_and_record(pod, reason))
-            .await;
+        let force_delete = async |pod: Arc<Pod>| {
+            let uid = &pod.meta.uid;
+            let Some(pod) = self.pods.get_with_uid(&pod.meta.namespace, &pod.meta.name, uid) else { return };
+            let Some(reason) = why(&pod).filter(|_| self.is_due(uid)) else { return };
+            self.force_delete_and_record(pod, reason).await;
+        };
+        let force_delete = |pod| stale::separately(force_delete(pod));
+        stream::iter(pods).for_each_concurrent(MAX_CONCURRENT_DELETIONS, force_delete).await;
     }
 
     fn is_due(&self, uid: &Uid) -> bool {
@@ -168,9 +172,11 @@ impl PodGc {
         }
     }
 
-    /// Marks the pod as failed, for controllers that count pods, and then deletes it without a grace period.
+    /// Marks the pod as failed, for controllers that count pods, and then deletes it without a grace period. Writes
+    /// nothing if the deletion would be refused: the pod may be running.
     async fn force_delete(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
+        self.writer.check_deletion(&key)?;
         if let Some(patch) = decide::failure(pod, reason, (self.clock)()) {
             self.writer.patch_status(&Pod::RESOURCE, &key, &patch).await?;
         }

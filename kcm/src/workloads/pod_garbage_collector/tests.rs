@@ -1,17 +1,25 @@
 //! Tables and property tests of the pods to delete.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
+use kinds::meta::ObjectKey;
 use kinds::pod::{Disruption, Phase};
 use kinds::schema::{node, node_condition, node_spec, node_status, object_meta, pod as pod_fields, taint};
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Node, Pod, Sections, Str, Time};
 use proptest::prelude::*;
+use runtime::queue::{Queue, QueueOptions};
+use runtime::stale;
+use runtime::testing::{deliver_undecodable, filled_store, writer};
+use runtime::worker::Reconcile as _;
 use serde_json::{Value, json};
 
+use super::ENDING;
 use super::decide::{Census, Reason, failure, first_deleted, is_due_again, stuck, surplus};
+use super::sync::{PodGc, Task};
+use crate::pods::indexes::by_node;
 
 fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
@@ -153,6 +161,81 @@ fn force_deletion_is_retried_after_a_delay() {
     for (now, expected) in [(0, false), (599, false), (600, true)] {
         assert_eq!(is_due_again(Time(1000), Time(1000 + now)), expected, "{now}");
     }
+}
+
+/// A node that is out of service.
+fn out_of_service(name: &str) -> Node {
+    let mut node = node("False", true);
+    (node.meta.name, node.meta.namespace) = (name.into(), "".into());
+    node
+}
+
+/// A pod that is being deleted, and is bound to a node.
+fn terminating(name: &str, node: &str) -> Pod {
+    pod(name, |pod| {
+        pod.phase = Phase::Running;
+        pod.node = node.into();
+        pod.meta.deletion = Time(1);
+    })
+}
+
+/// Returns the requests of three passes over a cluster in which these objects cannot be decoded, sorted.
+async fn requests_of_passes(
+    pods: Vec<Pod>,
+    nodes: Vec<Node>,
+    undecodable_pods: &[&str],
+    undecodable_nodes: &[&str],
+) -> Vec<String> {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let sent = requests.clone();
+    let writer = writer(move |method, path| {
+        let path = path.trim_start_matches("/api/v1/namespaces/ns/pods/");
+        let path = path.split('?').next().unwrap_or_default();
+        sent.lock().expect("the requests").push(format!("{method} {path}"));
+        (200, Vec::new())
+    })
+    .await;
+    let census = Arc::new(Census::default());
+    pods.iter().for_each(|pod| census.apply(None, Some(pod)));
+    let now = Timestamp::from_second(1_000_000).expect("in range");
+    let pods = Arc::new(filled_store(context(), vec![ENDING, by_node()], pods));
+    let nodes = Arc::new(filled_store(context(), vec![], nodes));
+    undecodable_pods.iter().for_each(|name| deliver_undecodable(&pods, ObjectKey::new("ns", *name)));
+    undecodable_nodes.iter().for_each(|name| deliver_undecodable(&nodes, ObjectKey::new("", *name)));
+    let reconciler = PodGc {
+        pods,
+        nodes,
+        census,
+        counts: Default::default(),
+        threshold: 1,
+        writer,
+        queue: Queue::new(QueueOptions::named("test")),
+        clock: Arc::new(move || now),
+        forced: Default::default(),
+    };
+    for _ in 0..3 {
+        // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
+        stale::separately(reconciler.reconcile(&Task::CheckAll)).await.expect("a pass never fails");
+    }
+    let mut requests = requests.lock().expect("the requests").clone();
+    requests.sort();
+    requests
+}
+
+#[tokio::test]
+async fn node_that_cannot_be_decoded_delays_only_the_deletions_of_its_pods() {
+    let pods = vec![terminating("a", "node-1"), terminating("b", "node-2"), terminating("c", "node-3")];
+    let nodes = ["node-1", "node-2", "node-3"].map(out_of_service).into();
+    let requests = requests_of_passes(pods, nodes, &[], &["node-2", "never-decoded"]).await;
+    assert_eq!(requests, ["DELETE a", "DELETE c", "PATCH a/status", "PATCH c/status"]);
+}
+
+#[tokio::test]
+async fn pod_that_cannot_be_decoded_is_not_marked_as_failed_and_delays_no_other_pod() {
+    let finished = |name: &str| pod(name, |pod| pod.phase = Phase::Succeeded);
+    let pods = vec![terminating("a", ""), terminating("b", ""), finished("c"), finished("d"), finished("e")];
+    let requests = requests_of_passes(pods, Vec::new(), &["a", "c"], &[]).await;
+    assert_eq!(requests, ["DELETE b", "DELETE d", "PATCH b/status"]);
 }
 
 proptest! {

@@ -79,12 +79,13 @@ pub fn has_storage(pod: &Pod, wanted: &[(String, String)]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use kinds::pod::Claims;
     use kinds::schema::{object_meta, pod};
     use kinds::wire::Put;
     use kinds::{Decode, Kind, Sections};
+    use runtime::testing::CpuTime;
 
     use super::*;
 
@@ -101,7 +102,7 @@ mod tests {
             (0..30_000).map(|number| (format!("v{number}"), format!("v{number}-web-0"))).collect();
         let mounted = wanted.iter().rev().map(|(name, claim)| (name.as_str().into(), claim.as_str().into()));
         pod.claims = Some(Box::new(Claims { volumes: mounted.collect() }));
-        let started = Instant::now();
+        let started = CpuTime::now();
         assert!(has_storage(&pod, &wanted));
         wanted[7].1 = "v7-web-1".to_owned();
         assert!(!has_storage(&pod, &wanted));

@@ -9,7 +9,7 @@ use runtime::events::Recorder;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
-use runtime::testing::{KeptEvents, NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::testing::{KeptEvents, NoEvents, deliver, deliver_deletion, deliver_restore, filled_store, writer};
 use runtime::worker::Reconcile as _;
 
 use super::*;
@@ -174,6 +174,28 @@ async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
         2,
         "the Lease is read again after the watch has reached its version"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_of_a_lease_in_a_replaced_history_is_not_awaited() {
+    let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
+    let deliver_leases = |version| {
+        let mut other = leased(version, Some(1));
+        other.meta.name = "other".into();
+        deliver(&bench.leases, other);
+    };
+    deliver(&bench.leases, leased(30, Some(1)));
+    bench.pass().await;
+    while bench.sent("GET", "/leases/").is_empty() {
+        tokio::time::advance(SECOND * 5).await;
+        deliver_leases(bench.leases.progress().version() + 1);
+        bench.pass().await;
+    }
+    // The storage of the server is restored from a backup before the watch has delivered version 40.
+    deliver_restore(&bench.leases, 10);
+    deliver_leases(11);
+    bench.pass().await;
+    assert_eq!(bench.sent("GET", "/leases/").len(), 2, "the Lease is read again");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,13 @@
 //! The index compared with a plain search of all volumes, and the requeue of waiting claims.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kinds::resource_list::Amount;
-use kinds::{PersistentVolume, PersistentVolumeClaim};
+use kinds::{Decode, PersistentVolume, PersistentVolumeClaim, Sections};
 use proptest::prelude::*;
 use runtime::store::Change;
+use runtime::testing::{CpuTime, deliver, deliver_restore, filled_store};
 
 use super::builders::{ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_claim::Search;
@@ -159,7 +160,7 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
     let matcher = Matcher::default();
     let volumes: Vec<_> = (0..COUNT).map(|at| volume(&format!("pv-{at}")).record()).collect();
     let claims: Vec<_> = (0..COUNT).map(|at| claim(&format!("data-{at}")).record()).collect();
-    let started = Instant::now();
+    let started = CpuTime::now();
     assert!(claims.iter().all(|claim| matcher.find(claim, false) == Search::Nothing));
     let woken =
         volumes.iter().filter(|volume| matcher.apply(&Change { old: None, new: Some(volume) }).is_some()).count();
@@ -192,4 +193,41 @@ fn claim_finds_no_second_volume_before_its_binding_is_in_the_cache() {
     let bound = volume("a").of("data", "uid-data").with(|volume| volume.head.version = 7).record();
     matcher.apply(&Change { old: Some(&first), new: Some(&bound) });
     assert_eq!(matcher.find(&claim, false), Search::Found(bound));
+}
+
+/// The restored server has the volume in the same version as the cache, so that no later version arrives.
+#[test]
+fn volume_whose_binding_was_lost_in_a_restore_of_the_server_is_found_again() {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let store = filled_store::<PersistentVolume>(decode, Vec::new(), []);
+    let matcher = Arc::new(Matcher::default());
+    let (volume, claim) = (volume("a").record(), claim("data").record());
+    matcher.apply(&Change { old: None, new: Some(&volume) });
+    assert_eq!(matcher.find(&claim, false), Search::Found(volume.clone()));
+    let written = volume.meta.version + 10;
+    matcher.release((&volume.meta.name, &claim.meta.key()), Some(written), Some(&volume));
+    matcher.expire_hold(store.progress(), &volume.meta.name, written);
+    matcher.apply(&Change { old: Some(&volume), new: Some(&volume) });
+    assert_eq!(matcher.find(&claim, false), Search::Busy, "the written version may still arrive");
+    deliver_restore(&store, volume.meta.version + 1);
+    assert_eq!(matcher.find(&claim, false), Search::Found(volume));
+}
+
+#[test]
+fn new_hold_of_a_volume_survives_the_end_of_an_earlier_one() {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let store = filled_store::<PersistentVolume>(decode, Vec::new(), []);
+    let matcher = Arc::new(Matcher::default());
+    let (old, claim) = (volume("a").record(), claim("data").record());
+    let (name, key) = (&old.meta.name, claim.meta.key());
+    matcher.apply(&Change { old: None, new: Some(&old) });
+    let written = old.meta.version + 10;
+    assert!(matcher.hold(name, &key));
+    matcher.release((name, &key), Some(written), Some(&old));
+    matcher.expire_hold(store.progress(), name, written);
+    let new = volume("a").with(|volume| volume.head.version = written).record();
+    matcher.apply(&Change { old: Some(&old), new: Some(&new) });
+    assert!(matcher.hold(name, &key), "the written version has arrived");
+    deliver(&store, Arc::unwrap_or_clone(new));
+    assert!(!matcher.hold(name, &key), "the second write is in progress");
 }

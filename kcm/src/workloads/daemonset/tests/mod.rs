@@ -3,6 +3,7 @@
 mod histories;
 mod reconcile;
 mod tables;
+mod unknown_nodes;
 
 use std::sync::Arc;
 

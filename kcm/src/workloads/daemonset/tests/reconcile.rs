@@ -40,7 +40,7 @@ fn response() -> Vec<u8> {
 }
 
 /// A DaemonSet of this leadership term.
-fn agent(version: u64) -> DaemonSet {
+pub(super) fn agent(version: u64) -> DaemonSet {
     let mut set = set(rolling(1, 0));
     set.meta.version = version;
     set.meta.created = Time(i64::MAX);
@@ -49,7 +49,7 @@ fn agent(version: u64) -> DaemonSet {
 }
 
 /// A pod of the DaemonSet on `node-1`.
-fn owned(name: &str) -> Pod {
+pub(super) fn owned(name: &str) -> Pod {
     let mut pod = pod(name, NEW);
     pod.meta.labels = meta(name, &[("app", "agent"), (REVISION_HASH_LABEL, NEW)]).labels;
     pod.meta.owners = Interner::default().owners(&[owner("DaemonSet")]);
@@ -61,16 +61,21 @@ fn key() -> ObjectKey {
 }
 
 /// The controller with its caches, and the requests that it sent, as method and last part of the path.
-struct Bench {
+pub(super) struct Bench {
     sets: Arc<Store<DaemonSet>>,
     pods: Arc<Store<Pod>>,
     requests: Arc<Mutex<Vec<(String, String)>>>,
-    reconciler: DaemonSets,
+    pub(super) reconciler: DaemonSets,
 }
 
 impl Bench {
     /// A controller in a cluster with these nodes, whose requests succeed, except those of the refused method.
-    async fn new(set: DaemonSet, nodes: &[&str], pods: impl IntoIterator<Item = Pod>, refused: &'static str) -> Self {
+    pub(super) async fn new(
+        set: DaemonSet,
+        nodes: &[&str],
+        pods: impl IntoIterator<Item = Pod>,
+        refused: &'static str,
+    ) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
         let sent = requests.clone();
         let writer = writer(move |method, path| {
@@ -113,12 +118,12 @@ impl Bench {
         Self { sets, pods, requests, reconciler }
     }
 
-    async fn reconcile(&self) -> Result<Outcome, ReconcileError> {
+    pub(super) async fn reconcile(&self) -> Result<Outcome, ReconcileError> {
         self.reconciler.reconcile(&key()).await
     }
 
     /// Returns the objects in the paths of a method's requests.
-    fn sent(&self, method: &str) -> Vec<String> {
+    pub(super) fn sent(&self, method: &str) -> Vec<String> {
         let requests = self.requests.lock().expect("the requests");
         requests.iter().filter(|(sent, _)| sent == method).map(|(_, name)| name.clone()).collect()
     }

@@ -10,6 +10,7 @@ use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{ControllerRevision, Str, Toleration};
 use runtime::children::{Urgency, adoptable};
 use runtime::store::Change;
+use runtime::testing::CpuTime;
 
 use super::*;
 use crate::pods::keys::owners_of_pod;
@@ -96,9 +97,9 @@ fn places_are_found_in_time_when_there_are_many_tolerations() {
     let taint = |number| if number % 2 == 0 { "k19999" } else { "other" };
     let of = |number: usize| node(&format!("node-{number}"), &[], &[(taint(number), NO_SCHEDULE)]);
     let nodes: Vec<_> = (0..2_000).map(of).map(Arc::new).collect();
-    let started = std::time::Instant::now();
+    let started = CpuTime::now();
     let places = places(&placement, &nodes, &[], false);
-    assert!(started.elapsed() < std::time::Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
     assert_eq!(places.iter().filter(|place| place.runs()).count(), 1_000);
     for place in places.iter().take(2) {
         let node = nodes.iter().find(|node| node.meta.name == place.node).expect("its node");

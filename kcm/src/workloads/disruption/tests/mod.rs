@@ -3,7 +3,7 @@
 mod reconcile;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kinds::int_or_string::IntOrString;
@@ -16,6 +16,7 @@ use kinds::wire::Put;
 use kinds::{Decode, Interner, Kind, Pod, PodDisruptionBudget, Sections, Str, Time, Uid};
 use proptest::prelude::*;
 use runtime::store::Change;
+use runtime::testing::CpuTime;
 use serde_json::json;
 
 use super::announced::{remaining, withdrawal};
@@ -139,9 +140,9 @@ fn pod_created_after_an_eviction_is_not_the_evicted_one() {
 fn granted_evictions_are_sorted_in_time_when_there_are_many() {
     let pods: Vec<Arc<Pod>> = (0..20_000).map(|number| pod(&format!("pod-{number}"), |_| {})).collect();
     let noted: Vec<(Str, Time)> = pods.iter().rev().map(|pod| (pod.meta.name.clone(), Time(NOW - 1))).collect();
-    let started = Instant::now();
+    let started = CpuTime::now();
     assert_eq!(disrupted(&noted, &pods, now()).pending, noted);
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
 }
 
 #[test]

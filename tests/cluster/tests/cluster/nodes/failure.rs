@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{is_active, is_ready, uids};
-use cluster_tests::{Call, Effect, Faults, Manager, Rule, Space, Verb, during, eventually};
+use cluster_tests::{Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::ResourceExt as _;
 use kube::api::Api;
 use serde_json::json;
 
-use crate::nodes::lifecycle::{FLAGS, all_ready, bed, evictable_replica_set, nodes, patch_node, pods_on_node};
+use crate::nodes::lifecycle::{
+    FLAGS, TOLERATION_SECONDS, all_ready, bed, evictable_replica_set, nodes, patch_node, pods_on_node,
+};
 use crate::upstream::manager::{UPSTREAM, start_upstream_with};
 
 /// Seconds by which ours may be slower: both managers check nodes once a second.
@@ -141,7 +143,7 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     for (node, zone) in [("node-0", "a"), ("node-1", "b"), ("node-2", "c")] {
         patch_node(space, node, json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}})).await?;
     }
-    space.create::<ReplicaSet>(evictable_replica_set("web", 6, 3)).await?;
+    space.create::<ReplicaSet>(evictable_replica_set("web", 6, TOLERATION_SECONDS)).await?;
     all_ready(space, 6).await?;
     space.bed.cluster.stop_node("node-0").await?;
     record.phase("pods of the failed zone are replaced", until_all_on(space, 6, &["node-1", "node-2"])).await?;
@@ -158,7 +160,7 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
         record.node("all failed", &node);
     }
     if ours {
-        during(Duration::from_secs(8), "no pod is evicted", || async {
+        during(Duration::from_secs(TOLERATION_SECONDS.unsigned_abs()) + QUIET, "no pod is evicted", || async {
             let now: BTreeSet<String> = uids(&space.pods("web").await?).into_iter().collect();
             ensure!(now == before, "{before:?} became {now:?}");
             Ok(())

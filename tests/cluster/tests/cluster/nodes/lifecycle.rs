@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(12);
 
 /// Time for which pods tolerate an unresponsive node: longer than the time between the detections of two nodes that
 /// were stopped at the same time.
-const TOLERATION_SECONDS: i64 = 8;
+pub const TOLERATION_SECONDS: i64 = 8;
 
 /// Flags of node controllers with short periods, and of the controllers that pods need.
 pub const FLAGS: [&str; 5] = [

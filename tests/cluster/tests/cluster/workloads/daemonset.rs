@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::robustness::invariants::{only_declared, until_quiet};
+use crate::robustness::invariants::{only_declared, until_constant, until_quiet};
 use crate::robustness::scenario::Scenario;
 
 /// The label and taint that reserve a test's nodes for its pods.
@@ -434,6 +434,8 @@ pub async fn failed_pods_are_replaced_with_backoff(space: Space) -> Result<()> {
             Ok(())
         })
         .await?;
+        // The last reconcile of the deleted DaemonSet may still create a pod.
+        until_constant("creating pods", created).await?;
     }
     fleet.delete_nodes().await
 }
