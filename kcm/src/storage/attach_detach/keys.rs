@@ -45,6 +45,7 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     caches.drivers.subscribe(move |change| add(&own, &Extent::ALL, of_driver(&own, change)));
     let own = shared.clone();
     caches.nodes.subscribe(move |change| {
+        own.memory.keep_deleted(change);
         let volumes = of_node(&own, change);
         let Some(node) = change.new.or(change.old) else { return };
         if !volumes.is_empty() {

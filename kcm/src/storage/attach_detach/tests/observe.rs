@@ -13,7 +13,7 @@ use kinds::wire::Put;
 use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
 };
-use runtime::store::Store;
+use runtime::store::{Change, Store};
 use runtime::testing::{deliver, filled_store};
 use tokio::time::Instant;
 
@@ -315,16 +315,21 @@ async fn time_since_the_last_pod_does_not_restart_when_the_use_changes() {
 #[tokio::test]
 async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_while_in_use() {
     let volume: kinds::Str = "kubernetes.io/iscsi/10.0.0.1:3260:iqn:0".into();
-    for (name, is_attached, was_in_use, expected) in [
+    for (name, is_attached, last_use, expected) in [
         ("in use", true, Some(true), Attachment::Uncertain),
         ("unmounted before", true, Some(false), Attachment::Absent),
         ("last status unknown", true, None, Attachment::Absent),
         ("detached by force", false, Some(true), Attachment::Absent),
     ] {
         let mut cluster = Cluster::new();
-        cluster.nodes.clear();
-        let memory = SiteMemory { is_attached, was_in_use, is_abandoned: !is_attached, ..SiteMemory::default() };
+        let mut node = cluster.nodes.remove(0);
+        let memory = SiteMemory { is_attached, is_abandoned: !is_attached, ..SiteMemory::default() };
         cluster.memory.store(&volume, &Scope::All, Sites::from([("node".into(), memory)]));
+        if let Some(is_in_use) = last_use {
+            let in_use = is_in_use.then(|| volume.clone());
+            node.volumes = Some(Box::new(NodeVolumes::new(true, Vec::new(), in_use.into_iter().collect())));
+            cluster.memory.keep_deleted(&Change { old: Some(&Arc::new(node)), new: None });
+        }
         let (caches, memory) = cluster.caches();
         let plugin = Plugin::of(&volume).expect("it is known");
         let observation = caches.observe(&caches.volume(&volume, plugin), &Extent::ALL, &memory, Instant::now());
