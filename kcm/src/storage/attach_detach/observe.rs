@@ -424,6 +424,7 @@ impl Caches {
         let site = Site {
             is_wanted,
             attachment: state,
+            awaits_kubelet: memory.must_confirm && is_in_use != Some(true),
             has_foreign,
             is_listed: is_listed || is_writing,
             is_in_use: is_in_use.unwrap_or(true),

@@ -1,4 +1,4 @@
-//! Detachments: by force, and from deleted nodes.
+//! Detachments: by force, from deleted nodes, and when another client has deleted the attachment.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,10 @@ use runtime::testing::deliver_deletion;
 use tokio::time::advance;
 
 use super::bed::{Bed, NodeState, name};
+use crate::storage::attach_detach::changes::Scope;
 use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::keys::subscribe;
+use crate::storage::attach_detach::memory::{SiteMemory, Sites};
 
 /// Returns a healthy node, whose status lists the volume and has it in use.
 fn node(version: u64, is_listed: bool, is_in_use: bool) -> NodeState {
@@ -122,4 +124,40 @@ async fn volume_that_was_in_use_when_its_node_was_deleted_is_detached_after_the_
             assert_eq!((bed.detachments(), bed.forced()), (1, [1, 0]), "{case}: after the wait");
         }
     }
+}
+
+/// An administrator has deleted the attachment of a volume whose unmount hangs, or the node's kubelet lists volumes that
+/// it never had.
+#[tokio::test]
+async fn node_without_an_attachment_does_not_keep_a_volume_that_it_lists_and_uses() {
+    let bed = Bed::new().await;
+    bed.set_node("a", node(5, true, true));
+    bed.set_node("b", node(5, false, true));
+    bed.add_pod("second", "b");
+    bed.sync().await;
+    assert_eq!(bed.attachments(), 0, "the first node still lists it");
+    bed.reconcile_node("a").await.expect("it succeeds");
+    assert_eq!(bed.count("PATCH nodes/a"), 1);
+    bed.set_node("a", node(6, false, true));
+    bed.sync().await;
+    assert_eq!(bed.attachments(), 1, "for the second node");
+}
+
+/// The attachment to a node was deleted, and its kubelet does not ask for the volume again.
+#[tokio::test]
+async fn node_that_lost_its_attachment_does_not_keep_the_volume_from_another_node() {
+    let bed = Bed::new().await;
+    bed.set_node("a", node(5, false, false));
+    bed.set_node("b", node(5, false, true));
+    bed.add_pod("first", "a");
+    bed.add_pod("second", "b");
+    let attached = SiteMemory { is_attached: true, ..SiteMemory::default() };
+    bed.shared.memory.store(&name(), &Scope::All, Sites::from([("a".into(), attached)]));
+    bed.sync().await;
+    assert_eq!(bed.attachments(), 1, "for the second node");
+    // The kubelet of the first node asks for the volume now, which the second one has.
+    bed.set_node("a", node(6, false, true));
+    bed.add_attachment("b", |attachment| attachment.meta.version = 100);
+    bed.sync().await;
+    assert_eq!((bed.attachments(), bed.count("GET nodes/a")), (1, 0));
 }
