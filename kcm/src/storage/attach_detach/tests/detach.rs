@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kinds::Str;
 use kinds::meta::ObjectKey;
+use kinds::persistent_volume::Source;
 use runtime::lock::lock;
 use runtime::testing::deliver_deletion;
 use tokio::time::advance;
@@ -15,6 +16,7 @@ use crate::storage::attach_detach::changes::Scope;
 use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::memory::{SiteMemory, Sites};
+use crate::storage::volume_name::{attachment_name, of_csi};
 
 /// Returns a healthy node, whose status lists the volume and has it in use.
 fn node(version: u64, is_listed: bool, is_in_use: bool) -> NodeState {
@@ -160,4 +162,20 @@ async fn node_that_lost_its_attachment_does_not_keep_the_volume_from_another_nod
     bed.add_attachment("b", |attachment| attachment.meta.version = 100);
     bed.sync().await;
     assert_eq!((bed.attachments(), bed.count("GET nodes/a")), (1, 0));
+}
+
+#[tokio::test]
+async fn volume_is_requeued_by_its_attachment_after_its_persistent_volume_was_replaced() {
+    let bed = Bed::new().await;
+    bed.add_attachment("node", |_| {});
+    let source = |handle: &str| Source::Csi { driver: "disk.example.com".into(), handle: handle.into() };
+    bed.set_source(source("vol-2"));
+    bed.shared.memory.store(&name(), &Scope::All, Sites::from([("node".into(), SiteMemory::default())]));
+    subscribe(&bed.shared);
+    let attachment = ObjectKey::new("", attachment_name("disk.example.com", "vol-1", "node"));
+    deliver_deletion(&bed.shared.caches.attachments, &attachment);
+    let queue = &bed.shared.volume_queue;
+    let requeued = [queue.next().await, queue.next().await];
+    // The volume that replaces it may wait for this attachment.
+    assert_eq!(requeued, [Some(name()), Some(of_csi("disk.example.com", "vol-2"))]);
 }
