@@ -14,7 +14,7 @@ use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
 };
 use runtime::store::{Change, Store};
-use runtime::testing::{deliver, filled_store};
+use runtime::testing::{deliver, deliver_deletion, filled_store};
 use tokio::time::Instant;
 
 use crate::storage::attach_detach::changes::{Extent, Scope};
@@ -212,6 +212,48 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     replaced.claims.clear();
     replaced.pods[0].meta.uid = Uid::parse("another");
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
+}
+
+/// Upstream's Test_GetVolumesToAttach, Test_AddPod, Test_DeletePod and Test_DeleteNode.
+#[tokio::test]
+async fn volume_is_wanted_on_a_node_until_the_last_of_its_pods_ends() {
+    let mut cluster = Cluster::new();
+    let (mut logs, mut second) = (claim("logs"), volume("pv-2"));
+    logs.phase = Phase::Bound;
+    logs.volume_name = "pv-2".into();
+    second.source = Source::Csi { driver: DRIVER.into(), handle: "vol-2".into() };
+    let reference = ClaimRef { namespace: "default".into(), name: "logs".into(), uid: Some(logs.meta.uid.clone()) };
+    second.claim = Some(Box::new(reference));
+    cluster.claims.push(logs);
+    cluster.volumes.push(second);
+    let on = |node: &str, pod: &str, claims: &[&str]| Pod { node: node.into(), ..pod_with(pod, claims) };
+    let other = || on("other", "third", &["logs"]);
+    cluster.pods = vec![on("node", "first", &["data", "logs"]), on("node", "second", &["data"]), other()];
+    cluster.nodes.push(managed_node("other"));
+    let (caches, memory) = cluster.caches();
+    let users = |handle: &str| {
+        let name = of_csi(DRIVER, handle);
+        let plugin = Plugin::of(&name).expect("it is known");
+        caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, Instant::now());
+        let users = memory.users(&name, &Scope::All);
+        users.iter().map(|(node, pods)| format!("{node} {}", pods.len())).collect::<Vec<_>>()
+    };
+    let delete = |pod: &str| deliver_deletion(&caches.pods, &ObjectKey::new("default", pod));
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 2".into()], vec!["node 1".into(), "other 1".into()]));
+    assert_eq!(users("vol-1"), ["node 2"], "the same pods again");
+    delete("unknown");
+    delete("first");
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 1".into()], vec!["other 1".into()]));
+    // The machine of a deleted node still runs its pods.
+    for node in ["node", "other", "unknown"] {
+        deliver_deletion(&caches.nodes, &ObjectKey::new("", node));
+    }
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 1".into()], vec!["other 1".into()]));
+    deliver(&caches.pods, on("node", "new", &["data"]));
+    assert_eq!(users("vol-1"), ["node 1"], "a new pod on a node that does not exist");
+    delete("second");
+    delete("third");
+    assert_eq!((users("vol-1"), users("vol-2")), (vec![], vec![]));
 }
 
 /// Upstream's TestFindAndRemoveNonattachableVolumes.
