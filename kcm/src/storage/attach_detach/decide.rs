@@ -168,8 +168,8 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     match site.attachment {
         Attachment::Deleting => return Step::AwaitDetach,
         Attachment::Absent if !site.is_listed => return Step::Idle,
-        // Another client has deleted the attachment, or the kubelet lists the volume itself. Nothing is attached, so that
-        // the kubelet's use of the volume does not keep it from other nodes.
+        // Another client has deleted the attachment, or the kubelet lists the volume itself. Nothing is attached, so
+        // that the kubelet's use of the volume does not keep it from other nodes.
         Attachment::Absent if site.node.exists => return Step::Unlist,
         _ => {}
     }

@@ -230,8 +230,8 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Keeps the last state of a deleted node as long as it has volumes. A reconcile of one of them may begin only after
-    /// the deletion, and has to know whether the kubelet used the volume until then.
+    /// Keeps the last state of a deleted node as long as it has volumes. The next reconcile of one of them may begin
+    /// after the deletion, and depends on whether the kubelet used the volume until then.
     pub fn keep_deleted(&self, change: &Change<'_, Node>) {
         match (change.old, change.new) {
             (Some(old), None) => {

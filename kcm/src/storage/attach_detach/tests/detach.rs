@@ -128,8 +128,8 @@ async fn volume_that_was_in_use_when_its_node_was_deleted_is_detached_after_the_
     }
 }
 
-/// An administrator has deleted the attachment of a volume whose unmount hangs, or the node's kubelet lists volumes that
-/// it never had.
+/// An administrator has deleted the attachment of a volume whose unmount hangs, or the node's kubelet lists volumes
+/// that it never had.
 #[tokio::test]
 async fn node_without_an_attachment_does_not_keep_a_volume_that_it_lists_and_uses() {
     let bed = Bed::new().await;
@@ -157,7 +157,7 @@ async fn node_that_lost_its_attachment_does_not_keep_the_volume_from_another_nod
     bed.shared.memory.store(&name(), &Scope::All, Sites::from([("a".into(), attached)]));
     bed.sync().await;
     assert_eq!(bed.attachments(), 1, "for the second node");
-    // The kubelet of the first node asks for the volume now, which the second one has.
+    // The kubelet of the first node reports the volume as in use now, but the second node has it.
     bed.set_node("a", node(6, false, true));
     bed.add_attachment("b", |attachment| attachment.meta.version = 100);
     bed.sync().await;
@@ -175,6 +175,7 @@ async fn volume_is_requeued_by_its_attachment_after_its_persistent_volume_was_re
     let attachment = ObjectKey::new("", attachment_name("disk.example.com", "vol-1", "node"));
     deliver_deletion(&bed.shared.caches.attachments, &attachment);
     let queue = &bed.shared.volume_queue;
+    assert_eq!(queue.len(), 2);
     let requeued = [queue.next().await, queue.next().await];
     // The volume that replaces it may wait for this attachment.
     assert_eq!(requeued, [Some(name()), Some(of_csi("disk.example.com", "vol-2"))]);
