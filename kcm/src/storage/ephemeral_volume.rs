@@ -309,6 +309,7 @@ mod tests {
     use kinds::schema::{claim_template, ephemeral_volume_source, object_meta, pod, pod_spec, volume, volume_source};
     use kinds::wire::{Put, find, find_str};
     use runtime::lock::lock;
+    use runtime::metrics::Metrics;
 
     use super::*;
     use crate::storage::testing::{claim, deleting, own, pod_with, pod_with_ephemeral, recreated};
@@ -365,8 +366,11 @@ mod tests {
     }
 
     fn controller(pod: Pod, namespace: Namespace, writer: Writer) -> EphemeralVolumes {
+        measured_controller(pod, namespace, writer, &Metrics::new())
+    }
+
+    fn measured_controller(pod: Pod, namespace: Namespace, writer: Writer, metrics: &Metrics) -> EphemeralVolumes {
         let decode = || kinds::Decode { interner: Arc::default(), sections: Pod::VOLUMES };
-        let metrics = runtime::metrics::Metrics::new();
         EphemeralVolumes {
             pods: Arc::new(runtime::testing::filled_store(decode(), vec![pods_by_claim()], [pod])),
             claims: Arc::new(runtime::testing::filled_store(decode(), vec![], [])),
@@ -459,10 +463,10 @@ mod tests {
 
     #[tokio::test]
     async fn claims_are_created_in_the_order_of_the_pods_volumes() {
-        for (name, refused, foreign, expected) in [
-            ("none fails", "", "", "web-z web-a web-m"),
-            ("the second is refused", "web-a", "", "web-z web-a"),
-            ("the second is of another owner", "", "web-a", "web-z"),
+        for (name, refused, foreign, expected, failures) in [
+            ("none fails", "", "", "web-z web-a web-m", 0),
+            ("the second is refused", "web-a", "", "web-z web-a", 1),
+            ("the second is of another owner", "", "web-a", "web-z", 0),
         ] {
             let object = encoded_pod(&["z".to_owned(), "a".to_owned(), "m".to_owned()]);
             let pod = decoded_pod(&object);
@@ -482,12 +486,17 @@ mod tests {
                 (200, envelope::wrap(&Pod::RESOURCE, &object))
             };
             let writer = runtime::testing::writer_of(runtime::testing::clients(respond).await);
-            let controller = controller(pod, namespace(0), writer);
+            let metrics = Metrics::new();
+            let controller = measured_controller(pod, namespace(0), writer, &metrics);
             if !foreign.is_empty() {
                 runtime::testing::deliver(&controller.claims, claim(foreign));
             }
             let is_done = controller.reconcile(&key).await.is_ok();
             assert_eq!((is_done, lock(&sent).join(" ").as_str()), (name == "none fails", expected), "{name}");
+            let text = metrics.text();
+            for (metric, count) in [("created", lock(&sent).len()), ("failed", failures)] {
+                assert!(text.contains(&format!("\n{metric}_total {count}\n")), "{name}: {text}");
+            }
         }
     }
 }

@@ -206,9 +206,12 @@ impl Expander {
 
 #[cfg(test)]
 mod tests {
-    use kinds::Uid;
+    use std::sync::atomic::Ordering;
+
     use kinds::persistent_volume::{ClaimRef, Source};
     use kinds::schema::persistent_volume_source as s;
+    use kinds::{Decode, Uid};
+    use runtime::testing::{NoEvents, counting_writer, filled_store};
 
     use super::*;
     use crate::storage::testing::{claim, recreated, volume};
@@ -273,6 +276,25 @@ mod tests {
         ] {
             assert_eq!(key(&Change { old, new }).is_some(), expected, "{name}");
         }
+    }
+
+    /// Upstream's first case of TestSyncHandler.
+    #[tokio::test]
+    async fn claim_without_a_volume_is_retried_and_leads_to_no_request() {
+        let mut unbound = bound("2Gi", "1Gi");
+        unbound.volume_name = "".into();
+        let key = unbound.meta.key();
+        let decode = || Decode { interner: Arc::default(), sections: Sections::default() };
+        let (writer, sent) = counting_writer(500, "").await;
+        let expander = Expander {
+            claims: Arc::new(filled_store(decode(), Vec::new(), [unbound])),
+            volumes: Arc::new(filled_store(decode(), Vec::new(), [])),
+            writer,
+            recorder: Recorder::new("test", Arc::new(NoEvents)).0,
+        };
+        let error = expander.reconcile(&key).await.expect_err("it has no volume");
+        assert_eq!(error.message, "failed to get PV \"\": resource name may not be empty");
+        assert_eq!((error.terminal, sent.load(Ordering::Relaxed)), (false, 0));
     }
 
     #[test]

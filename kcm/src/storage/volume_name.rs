@@ -210,6 +210,7 @@ mod tests {
             ),
             ("host path", Source::HostPath { path: "/tmp".into() }, None),
             ("local", Source::Other { field: source::LOCAL, raw: Box::default() }, None),
+            ("ScaleIO", Source::Other { field: 19, raw: Box::default() }, None),
         ];
         for (name, source, expected) in rows {
             assert_eq!(of_volume(&with(source)).as_deref(), expected, "{name}");

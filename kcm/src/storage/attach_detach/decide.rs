@@ -34,6 +34,9 @@ pub struct Site {
     pub is_wanted: bool,
     /// Attachment by this controller.
     pub attachment: Attachment,
+    /// The attachment was deleted while the volume was wanted, and there is no new one before the kubelet reports the
+    /// volume as in use.
+    pub awaits_kubelet: bool,
     /// Another client has requested an attachment of the volume to the node. This controller never changes that
     /// attachment, but takes it into account.
     pub has_foreign: bool,
@@ -147,11 +150,13 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
     sites.iter().enumerate().map(step).collect()
 }
 
-/// Returns the node that gets an exclusive volume if none has it.
+/// Returns the node that gets an exclusive volume if none has it. A node whose kubelet may never ask for the volume
+/// again does not keep it from the others.
 fn chosen_to_attach(sites: &[Site]) -> Option<usize> {
     let can_attach = |site: &&Site| site.is_wanted && site.node.exists;
     let wanted = || sites.iter().enumerate().filter(|(_, site)| can_attach(site));
-    wanted().find(|(_, site)| site.occupies()).or_else(|| wanted().next()).map(|(index, _)| index)
+    let first = || wanted().find(|(_, site)| !site.awaits_kubelet).or_else(|| wanted().next());
+    wanted().find(|(_, site)| site.occupies()).or_else(first).map(|(index, _)| index)
 }
 
 /// Decides about a volume that no pod uses on a node.
@@ -163,6 +168,9 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     match site.attachment {
         Attachment::Deleting => return Step::AwaitDetach,
         Attachment::Absent if !site.is_listed => return Step::Idle,
+        // Another client has deleted the attachment, or the kubelet lists the volume itself. Nothing is attached, so
+        // that the kubelet's use of the volume does not keep it from other nodes.
+        Attachment::Absent if site.node.exists => return Step::Unlist,
         _ => {}
     }
     let forced = site.forced(rules);
@@ -244,6 +252,12 @@ mod tests {
         assert_eq!(decide(&listed, EXCLUSIVE), [Step::AwaitOtherNode, Step::Attach]);
         let deleted = [Site { node: DELETED, ..wanted(Attachment::Absent) }, wanted(Attachment::Absent)];
         assert_eq!(decide(&deleted, EXCLUSIVE), [Step::Idle, Step::Attach]);
+        let lost = Site { awaits_kubelet: true, ..wanted(Attachment::Absent) };
+        assert_eq!(
+            decide(&[lost.clone(), wanted(Attachment::Absent)], EXCLUSIVE),
+            [Step::AwaitOtherNode, Step::Attach]
+        );
+        assert_eq!(decide(&[lost.clone(), lost], EXCLUSIVE), [Step::Attach, Step::AwaitOtherNode]);
     }
 
     #[test]
@@ -257,6 +271,7 @@ mod tests {
         assert_eq!(one(Site { attachment: Attachment::Deleting, ..site.clone() }, SHARED), Step::AwaitDetach);
         assert_eq!(one(Site { attachment: Attachment::Absent, ..site.clone() }, SHARED), Step::Idle);
         let stale = Site { attachment: Attachment::Absent, is_listed: true, ..site };
+        assert_eq!(one(Site { is_in_use: true, ..stale.clone() }, EXCLUSIVE), Step::Unlist);
         assert_eq!(one(stale, SHARED), Step::Unlist);
     }
 

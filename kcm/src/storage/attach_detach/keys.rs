@@ -45,6 +45,7 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     caches.drivers.subscribe(move |change| add(&own, &Extent::ALL, of_driver(&own, change)));
     let own = shared.clone();
     caches.nodes.subscribe(move |change| {
+        own.memory.keep_deleted(change);
         let volumes = of_node(&own, change);
         let Some(node) = change.new.or(change.old) else { return };
         if !volumes.is_empty() {
@@ -121,17 +122,21 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     }
     let Some(attachment) = change.new.or(change.old) else { return Vec::new() };
     let volume = shared.caches.volumes.get(&ObjectKey::new("", attachment.volume.clone()));
-    if let Some(name) = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment)) {
-        return vec![name];
-    }
-    // The attachment's volume was deleted: the remembered state of the node still has its name.
-    let mut names = shared.memory.of_node(&attachment.node);
-    names.retain(|name| match Plugin::of(name) {
+    let name = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment));
+    let is_of = |name: &Str| match Plugin::of(name) {
         Some(Plugin::Csi { driver, handle }) => {
             attachment_name(driver, handle, &attachment.node) == *attachment.meta.name
         }
         _ => false,
-    });
+    };
+    let mut names = Vec::new();
+    if !name.as_ref().is_some_and(is_of) {
+        // The attachment's volume was deleted, or replaced by one with other storage: the remembered state of the node
+        // still has the volume's name.
+        names = shared.memory.of_node(&attachment.node);
+        names.retain(is_of);
+    }
+    names.extend(name);
     names
 }
 

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::node_volumes::AttachedVolume;
-use kinds::{Str, Uid};
+use kinds::{Node, Str, Uid};
 use runtime::lock::lock;
+use runtime::store::Change;
 use tokio::time::Instant;
 
 use super::changes::{Changes, Scope};
@@ -23,8 +24,6 @@ use super::node_list::NodeList;
 pub struct SiteMemory {
     /// Time at which the volume was first found not to be wanted on the node.
     pub unwanted_since: Option<Instant>,
-    /// True if the node's last known status reports the volume as in use.
-    pub was_in_use: Option<bool>,
     /// The volume is reserved for the node. Only for plugins whose volumes are attached by kubelets.
     pub is_held: bool,
     /// The volume was detached by force: it counts as released although the node's last status reports it as in use.
@@ -74,6 +73,8 @@ struct State {
     /// The volumes of each pod name, with their nodes: pods with the same name may have run on several nodes.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
+    /// Deleted nodes that have volumes, as they were last.
+    deleted_nodes: HashMap<Str, Arc<Node>>,
     lists: HashMap<Str, NodeList>,
 }
 
@@ -114,7 +115,7 @@ impl Memory {
     /// lists need no longer wait for this volume.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
-        let State { volumes, by_node, lists, .. } = &mut *state;
+        let State { volumes, by_node, deleted_nodes, lists, .. } = &mut *state;
         let current = volumes.entry(volume.clone()).or_default();
         let old = take_nodes(current, scope);
         for node in sites.keys().filter(|node| !old.contains_key(*node)) {
@@ -123,6 +124,9 @@ impl Memory {
         let mut ready = Vec::new();
         for node in old.keys().filter(|node| !sites.contains_key(*node)) {
             unlink(by_node, node, volume);
+            if !by_node.contains_key(node) {
+                deleted_nodes.remove(node);
+            }
             if let Some(list) = lists.get_mut(node) {
                 if list.forget(volume) {
                     ready.push(node.clone());
@@ -224,6 +228,28 @@ impl Memory {
     /// Returns the volumes of a node.
     pub fn of_node(&self, node: &str) -> Vec<Str> {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
+    }
+
+    /// Keeps the last state of a deleted node as long as it has volumes. The next reconcile of one of them may begin
+    /// after the deletion, and depends on whether the kubelet used the volume until then.
+    pub fn keep_deleted(&self, change: &Change<'_, Node>) {
+        match (change.old, change.new) {
+            (Some(old), None) => {
+                let mut state = self.lock();
+                if state.by_node.contains_key(&old.meta.name) {
+                    state.deleted_nodes.insert(old.meta.name.clone(), old.clone());
+                }
+            }
+            (None, Some(new)) => drop(self.lock().deleted_nodes.remove(&new.meta.name)),
+            _ => {}
+        }
+    }
+
+    /// Returns true if the kubelet of a deleted node used a volume until the end; `None` if that is not known.
+    pub fn last_use(&self, node: &str, volume: &str) -> Option<bool> {
+        let state = self.lock();
+        let volumes = state.deleted_nodes.get(node)?.volumes.as_ref()?;
+        Some(volumes.uses(volume))
     }
 
     /// Decides whether a node's status has to list a volume, and whether a pod waits for that. Returns true if the node
@@ -351,7 +377,7 @@ mod tests {
     fn is_empty(memory: &Memory) -> bool {
         let state = memory.lock();
         let has_no_node = state.volumes.is_empty() && state.by_node.is_empty() && state.lists.is_empty();
-        has_no_node && state.users.is_empty() && state.by_pod.is_empty()
+        has_no_node && state.deleted_nodes.is_empty() && state.users.is_empty() && state.by_pod.is_empty()
     }
 
     #[test]

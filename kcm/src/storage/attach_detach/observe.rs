@@ -85,6 +85,8 @@ struct KnownSite {
     is_wanted: bool,
     is_writing: bool,
     has_foreign: bool,
+    /// The kubelet of a deleted node used the volume until the end; `None` if that is not known.
+    last_use: Option<bool>,
     attachment: Option<Arc<VolumeAttachment>>,
     memory: SiteMemory,
 }
@@ -177,6 +179,7 @@ impl Caches {
                 is_wanted: wanted.contains(&node),
                 is_writing: memory.may_be_writing(&node, name),
                 has_foreign: foreign.contains(&node),
+                last_use: memory.last_use(&node, name),
                 attachment: self.attachment(plugin, &node),
                 memory: sites.remove(&node).unwrap_or_default(),
             };
@@ -386,13 +389,12 @@ impl Caches {
     }
 
     fn place(&self, name: &Str, node: Str, known: KnownSite, now: Instant) -> Place {
-        let KnownSite { is_wanted, is_writing, has_foreign, attachment, mut memory } = known;
+        let KnownSite { is_wanted, is_writing, has_foreign, last_use, attachment, mut memory } = known;
         let record = self.node(&node);
         let volumes = record.as_ref().and_then(|node| node.volumes.as_ref());
         let is_listed = volumes.is_some_and(|volumes| volumes.lists(name));
-        if let Some(volumes) = volumes {
-            memory.was_in_use = Some(volumes.uses(name));
-        }
+        let last_use = last_use.filter(|_| record.is_none());
+        let is_in_use = volumes.map(|volumes| volumes.uses(name)).or(last_use);
         if is_wanted {
             memory.unwanted_since = None;
         } else {
@@ -404,10 +406,9 @@ impl Caches {
         let is_by_kubelet = is_attached_by_kubelet(name);
         memory.is_held |= is_by_kubelet && is_listed;
         // A machine may still use the volume after its Node was deleted.
-        let was_used_at_the_end = record.is_none() && memory.is_attached && memory.was_in_use == Some(true);
+        let can_be_used = record.is_some() || memory.is_attached;
         // A kubelet reports a wanted volume as in use before it may attach it.
-        let is_used = volumes.map_or(was_used_at_the_end, |volumes| volumes.uses(name));
-        let is_unreleased = is_by_kubelet && !is_wanted && is_used;
+        let is_unreleased = is_by_kubelet && !is_wanted && can_be_used && is_in_use == Some(true);
         memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
             Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,
@@ -423,9 +424,10 @@ impl Caches {
         let site = Site {
             is_wanted,
             attachment: state,
+            awaits_kubelet: memory.must_confirm && is_in_use != Some(true),
             has_foreign,
             is_listed: is_listed || is_writing,
-            is_in_use: memory.was_in_use.unwrap_or(true),
+            is_in_use: is_in_use.unwrap_or(true),
             node: state_of(record.as_deref()),
             unwanted_for: memory.unwanted_since.map(|since| now - since).unwrap_or_default(),
         };

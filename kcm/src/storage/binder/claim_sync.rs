@@ -101,7 +101,8 @@ impl Binder {
         let cached = self.volumes.get(&key).map(|volume| volume.meta.version);
         let current = match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
             Ok(response) => Some(response.meta().map_err(WriteError::from)?.version),
-            Err(error) if error.is_not_found() => None,
+            // A tenant may write any name of a volume, and no volume can have an invalid one.
+            Err(error) if error.is_not_found() || error.is_invalid_name() => None,
             Err(error) => return Err(Stop::Failed(error)),
         };
         if cached == current { Ok(()) } else { Err(Stop::Outdated) }

@@ -59,7 +59,11 @@ impl Binder {
     ) -> Result<Option<Draft<'a, PersistentVolume>>, Stop> {
         let draft = Draft::read(&self.volumes, &self.writer, volume).await?;
         let Some(key) = claim_key(volume) else { return Ok(None) };
-        let claim = self.uncached_claim(&key).await?;
+        let claim = match self.uncached_claim(&key).await {
+            // No claim can have this name. As in upstream, only a volume that was released before is reclaimed then.
+            Err(Stop::Failed(error)) if error.is_invalid_name() => None,
+            claim => claim?,
+        };
         Ok(is_released(&draft.record, claim.as_ref()).then_some(draft))
     }
 

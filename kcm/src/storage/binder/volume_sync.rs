@@ -121,8 +121,11 @@ impl Binder {
         Ok(cached)
     }
 
-    /// Reads a claim from the API server.
+    /// Reads a claim from the API server. There are no claims without a namespace.
     pub async fn uncached_claim(&self, key: &ObjectKey) -> Result<Option<PersistentVolumeClaim>, Stop> {
+        if key.namespace.is_empty() && !key.name.is_empty() {
+            return Ok(None);
+        }
         match self.writer.get(&PersistentVolumeClaim::RESOURCE, key).await {
             Ok(response) => Ok(Some(response.decode(self.claims.decoding()).map_err(WriteError::from)?)),
             Err(error) if error.is_not_found() => Ok(None),

@@ -10,7 +10,9 @@ use http::Method;
 use kinds::node_volumes::CONTROLLER_ATTACHES;
 use kinds::persistent_volume::{ClaimRef, Source};
 use kinds::persistent_volume_claim::Phase;
-use kinds::schema::{attached_volume, list_meta, node, node_condition, node_status, object_meta, volume_attachment};
+use kinds::schema::{
+    attached_volume, list_meta, node, node_condition, node_spec, node_status, object_meta, taint, volume_attachment,
+};
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Node, PersistentVolume, Pod, Sections, Str, VolumeAttachment, envelope};
 use runtime::events::Recorder;
@@ -48,9 +50,16 @@ pub struct NodeState {
     pub version: u64,
     pub attached: Vec<Str>,
     pub in_use: Vec<Str>,
+    pub is_unhealthy: bool,
+    pub is_out_of_service: bool,
 }
 
 impl NodeState {
+    /// Returns a healthy node whose status lists these volumes as attached and in use.
+    pub fn healthy(version: u64, attached: &[Str], in_use: &[Str]) -> Self {
+        Self { version, attached: attached.into(), in_use: in_use.into(), ..Self::default() }
+    }
+
     fn object(&self, name: &str) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(node::METADATA, |meta| {
@@ -59,10 +68,17 @@ impl NodeState {
             meta.put_str(object_meta::RESOURCE_VERSION, &self.version.to_string());
             meta.put_entry(object_meta::ANNOTATIONS, CONTROLLER_ATTACHES, "true");
         });
+        if self.is_out_of_service {
+            object.put_message(node::SPEC, |spec| {
+                spec.put_message(node_spec::TAINTS, |taint| {
+                    taint.put_str(taint::KEY, "node.kubernetes.io/out-of-service")
+                });
+            });
+        }
         object.put_message(node::STATUS, |status| {
             status.put_message(node_status::CONDITIONS, |condition| {
                 condition.put_str(node_condition::TYPE, "Ready");
-                condition.put_str(node_condition::STATUS, "True");
+                condition.put_str(node_condition::STATUS, if self.is_unhealthy { "Unknown" } else { "True" });
             });
             self.in_use.iter().for_each(|volume| status.put_str(node_status::VOLUMES_IN_USE, volume));
             for volume in &self.attached {

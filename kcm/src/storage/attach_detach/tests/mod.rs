@@ -1,6 +1,7 @@
 //! Tests of more than one file.
 
 mod bed;
+mod detach;
 mod model;
 mod observe;
 mod reconcile;

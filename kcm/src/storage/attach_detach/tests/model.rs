@@ -272,6 +272,7 @@ impl Model {
         Site {
             is_wanted: caches.pods[node] == Pod::Wanted || caches.pods[node] == Pod::Ending,
             attachment,
+            awaits_kubelet: false,
             has_foreign: false,
             is_listed: record.is_listed || memory.lists[node].may_be_writing(VOLUME),
             is_in_use: record.is_in_use,

@@ -13,8 +13,8 @@ use kinds::wire::Put;
 use kinds::{
     CsiDriver, Decode, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, Sections, Uid, VolumeAttachment,
 };
-use runtime::store::Store;
-use runtime::testing::{CpuTime, deliver, filled_store};
+use runtime::store::{Change, Store};
+use runtime::testing::{CpuTime, deliver, deliver_deletion, filled_store};
 use tokio::time::Instant;
 
 use crate::storage::attach_detach::changes::{Extent, Scope};
@@ -214,6 +214,48 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
 }
 
+/// Upstream's Test_GetVolumesToAttach, Test_AddPod, Test_DeletePod and Test_DeleteNode.
+#[tokio::test]
+async fn volume_is_wanted_on_a_node_until_the_last_of_its_pods_ends() {
+    let mut cluster = Cluster::new();
+    let (mut logs, mut second) = (claim("logs"), volume("pv-2"));
+    logs.phase = Phase::Bound;
+    logs.volume_name = "pv-2".into();
+    second.source = Source::Csi { driver: DRIVER.into(), handle: "vol-2".into() };
+    let reference = ClaimRef { namespace: "default".into(), name: "logs".into(), uid: Some(logs.meta.uid.clone()) };
+    second.claim = Some(Box::new(reference));
+    cluster.claims.push(logs);
+    cluster.volumes.push(second);
+    let on = |node: &str, pod: &str, claims: &[&str]| Pod { node: node.into(), ..pod_with(pod, claims) };
+    let other = || on("other", "third", &["logs"]);
+    cluster.pods = vec![on("node", "first", &["data", "logs"]), on("node", "second", &["data"]), other()];
+    cluster.nodes.push(managed_node("other"));
+    let (caches, memory) = cluster.caches();
+    let users = |handle: &str| {
+        let name = of_csi(DRIVER, handle);
+        let plugin = Plugin::of(&name).expect("it is known");
+        caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, Instant::now());
+        let users = memory.users(&name, &Scope::All);
+        users.iter().map(|(node, pods)| format!("{node} {}", pods.len())).collect::<Vec<_>>()
+    };
+    let delete = |pod: &str| deliver_deletion(&caches.pods, &ObjectKey::new("default", pod));
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 2".into()], vec!["node 1".into(), "other 1".into()]));
+    assert_eq!(users("vol-1"), ["node 2"], "the same pods again");
+    delete("unknown");
+    delete("first");
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 1".into()], vec!["other 1".into()]));
+    // The machine of a deleted node still runs its pods.
+    for node in ["node", "other", "unknown"] {
+        deliver_deletion(&caches.nodes, &ObjectKey::new("", node));
+    }
+    assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 1".into()], vec!["other 1".into()]));
+    deliver(&caches.pods, on("node", "new", &["data"]));
+    assert_eq!(users("vol-1"), ["node 1"], "a new pod on a node that does not exist");
+    delete("second");
+    delete("third");
+    assert_eq!((users("vol-1"), users("vol-2")), (vec![], vec![]));
+}
+
 /// Upstream's TestFindAndRemoveNonattachableVolumes.
 #[tokio::test]
 async fn users_of_a_volume_are_forgotten_when_its_driver_no_longer_attaches() {
@@ -315,16 +357,21 @@ async fn time_since_the_last_pod_does_not_restart_when_the_use_changes() {
 #[tokio::test]
 async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_while_in_use() {
     let volume: kinds::Str = "kubernetes.io/iscsi/10.0.0.1:3260:iqn:0".into();
-    for (name, is_attached, was_in_use, expected) in [
+    for (name, is_attached, last_use, expected) in [
         ("in use", true, Some(true), Attachment::Uncertain),
         ("unmounted before", true, Some(false), Attachment::Absent),
         ("last status unknown", true, None, Attachment::Absent),
         ("detached by force", false, Some(true), Attachment::Absent),
     ] {
         let mut cluster = Cluster::new();
-        cluster.nodes.clear();
-        let memory = SiteMemory { is_attached, was_in_use, is_abandoned: !is_attached, ..SiteMemory::default() };
+        let mut node = cluster.nodes.remove(0);
+        let memory = SiteMemory { is_attached, is_abandoned: !is_attached, ..SiteMemory::default() };
         cluster.memory.store(&volume, &Scope::All, Sites::from([("node".into(), memory)]));
+        if let Some(is_in_use) = last_use {
+            let in_use = is_in_use.then(|| volume.clone());
+            node.volumes = Some(Box::new(NodeVolumes::new(true, Vec::new(), in_use.into_iter().collect())));
+            cluster.memory.keep_deleted(&Change { old: Some(&Arc::new(node)), new: None });
+        }
         let (caches, memory) = cluster.caches();
         let plugin = Plugin::of(&volume).expect("it is known");
         let observation = caches.observe(&caches.volume(&volume, plugin), &Extent::ALL, &memory, Instant::now());

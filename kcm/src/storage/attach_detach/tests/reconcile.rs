@@ -31,7 +31,7 @@ use crate::storage::volume_name::{attachment_name, of_csi, of_volume};
 const A_SECOND: Duration = Duration::from_secs(1);
 
 fn node(version: u64, attached: &[kinds::Str], in_use: &[kinds::Str]) -> NodeState {
-    NodeState { version, attached: attached.into(), in_use: in_use.into() }
+    NodeState::healthy(version, attached, in_use)
 }
 
 /// A pod on `node` uses the volume, whose attachment another client has deleted.

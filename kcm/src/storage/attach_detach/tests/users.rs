@@ -96,7 +96,7 @@ impl World {
         deliver_deletion(&caches.claims, &ObjectKey::new("default", "data"));
         for node in NODES {
             // The kubelets report the volume in use, so that it is neither attached nor detached.
-            bed.change_node(node, NodeState { version: 5, attached: vec![unique_name()], in_use: vec![unique_name()] });
+            bed.change_node(node, NodeState::healthy(5, &[unique_name()], &[unique_name()]));
             bed.deliver_node(node);
             bed.add_attachment(node, |attachment| {
                 attachment.meta.name = attachment_name(DRIVER, HANDLE, node).into();
@@ -152,7 +152,7 @@ impl World {
 
     fn set_node(&mut self, node: usize, is_managed: bool) {
         self.version += 1;
-        let state = NodeState { version: self.version, attached: vec![unique_name()], in_use: vec![unique_name()] };
+        let state = NodeState::healthy(self.version, &[unique_name()], &[unique_name()]);
         self.bed.change_node(NODES[node], state);
         self.bed.deliver_node(NODES[node]);
         if !is_managed {

@@ -77,6 +77,7 @@ pub struct VolumeSpec {
     pub attributes_class: &'static str,
     pub is_block: bool,
     pub claim: Option<(&'static str, &'static str)>,
+    pub claim_namespace: &'static str,
     pub policy: &'static str,
     pub backend: Backend,
     pub phase: &'static str,
@@ -92,6 +93,7 @@ pub fn volume(name: &str) -> VolumeSpec {
         attributes_class: "",
         is_block: false,
         claim: None,
+        claim_namespace: "shop",
         policy: "Retain",
         backend: Backend::Other,
         phase: "Available",
@@ -99,7 +101,7 @@ pub fn volume(name: &str) -> VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// Lets the volume refer to a claim of namespace `shop`; with an empty uid, by name only.
+    /// Lets the volume refer to a claim; with an empty uid, by name only.
     pub fn of(mut self, name: &'static str, uid: &'static str) -> Self {
         self.claim = Some((name, uid));
         self
@@ -142,7 +144,7 @@ impl VolumeSpec {
             });
             if let Some((name, uid)) = self.claim {
                 spec.put_message(vs::CLAIM_REF, |out| {
-                    out.put_str(object_reference::NAMESPACE, "shop");
+                    out.put_str(object_reference::NAMESPACE, self.claim_namespace);
                     out.put_str(object_reference::NAME, name);
                     if !uid.is_empty() {
                         out.put_str(object_reference::UID, uid);

@@ -1,14 +1,15 @@
-//! Pods that wipe volumes: each counts only for the claim whose data it wipes.
+//! Pods that wipe volumes: each counts only for the claim whose data it wipes. References with invalid names.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
 use kinds::meta::{ObjectKey, Uid};
+use kinds::persistent_volume_claim::BIND_COMPLETED;
 use kinds::pod::Phase as PodPhase;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
-use kinds::{Decode, Kind, PersistentVolume, Pod, Sections, envelope};
+use kinds::{Decode, Kind, PersistentVolume, PersistentVolumeClaim, Pod, Sections, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
@@ -17,8 +18,9 @@ use runtime::store::{Index, Store};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
 use runtime::worker::Reconcile;
 
-use super::builders::{Backend, VolumeSpec, volume};
+use super::builders::{Backend, VolumeSpec, claim, volume};
 use crate::flags;
+use crate::storage::binder::claim_sync::Claims;
 use crate::storage::binder::metrics::Operations;
 use crate::storage::binder::notices::Notices;
 use crate::storage::binder::reconciler::{Binder, Settings};
@@ -34,10 +36,11 @@ fn store<K: Kind>(indexes: Vec<Index<K>>) -> Arc<Store<K>> {
     Arc::new(filled_store(decode, indexes, []))
 }
 
-/// The API server: one volume, no claims, and pods with the uids `pod-1`, `pod-2` and so on.
+/// The API server: one volume, at most one claim, and pods with the uids `pod-1`, `pod-2` and so on.
 #[derive(Debug, Default)]
 struct Server {
     volume: Vec<u8>,
+    claim: Vec<u8>,
     has_pod: bool,
     created_pods: usize,
     requests: Vec<String>,
@@ -57,6 +60,12 @@ impl Server {
             (&Method::DELETE, _) if !self.has_pod => refused(404, "NotFound"),
             (_, "persistentvolumes/pv" | "persistentvolumes/pv/status") => {
                 return (200, envelope::wrap(&PersistentVolume::RESOURCE, &self.volume));
+            }
+            (
+                _,
+                "namespaces/shop/persistentvolumeclaims/data" | "namespaces/shop/persistentvolumeclaims/data/status",
+            ) if !self.claim.is_empty() => {
+                return (200, envelope::wrap(&PersistentVolumeClaim::RESOURCE, &self.claim));
             }
             (&Method::POST, _) => {
                 self.has_pod = true;
@@ -212,4 +221,47 @@ async fn volume_without_a_recycler_fails_once_no_pod_uses_it() {
     assert!(bed.reconcile().await.is_empty(), "a pod uses it");
     deliver_deletion(&bed.binder.pods, &pod.meta.key());
     assert_eq!(bed.reconcile().await, ["PUT persistentvolumes/pv/status"]);
+}
+
+/// The API server accepts any reference to a claim.
+#[tokio::test]
+async fn volume_is_reclaimed_when_its_claim_reference_is_invalid() {
+    const RELEASE: &str = "PUT persistentvolumes/pv/status";
+    for (case, (namespace, name), phase, expected) in [
+        ("no namespace", ("", "data"), "Released", Some(CREATE)),
+        ("no namespace, not released yet", ("", "data"), "Bound", Some(RELEASE)),
+        ("neither namespace nor name", ("", ""), "Released", Some(CREATE)),
+        ("invalid name", ("shop", "../data"), "Released", Some(CREATE)),
+        // As in upstream, such a reference does not release the volume.
+        ("neither namespace nor name, not released yet", ("", ""), "Bound", None),
+        ("invalid name, not released yet", ("shop", "../data"), "Bound", None),
+    ] {
+        let bed = Bed::new().await;
+        let referring = volume("pv").of(name, "first").phase(phase).with(|volume| {
+            volume.claim_namespace = namespace;
+            volume.policy = "Recycle";
+            volume.backend = Backend::HostPath("/tmp/data");
+        });
+        lock(&bed.server).volume = referring.object();
+        deliver(&bed.binder.volumes, (*referring.record()).clone());
+        let result = Volumes(bed.binder.clone()).reconcile(&ObjectKey::new("", "pv")).await;
+        assert_eq!(result.is_ok(), expected.is_some(), "{case}: {result:?}");
+        let requests = std::mem::take(&mut lock(&bed.server).requests);
+        assert_eq!(requests.first().map(String::as_str), expected, "{case}");
+    }
+}
+
+/// A tenant may write any name of a volume.
+#[tokio::test]
+async fn bound_claim_is_lost_when_its_volume_name_is_invalid() {
+    for name in ["missing", "../pods", "50%"] {
+        let bed = Bed::new().await;
+        let bound = claim("data").names(name).annotated(BIND_COMPLETED, "yes").with(|claim| claim.phase = "Bound");
+        lock(&bed.server).claim = bound.object();
+        deliver(&bed.binder.claims, (*bound.record()).clone());
+        let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+        assert!(result.is_ok(), "{name}: {result:?}");
+        let requests = lock(&bed.server).requests.clone();
+        assert_eq!(requests, ["PUT namespaces/shop/persistentvolumeclaims/data/status"], "{name}");
+    }
 }
