@@ -189,7 +189,7 @@ fn log_ineffective_settings(options: &Options) {
     for note in options.deprecations() {
         warn!("{note}");
     }
-    let ineffective = options.no_effect_yet();
+    let ineffective = options.without_effect();
     if !ineffective.is_empty() {
         warn!(flags = ineffective.join(","), "these flags have no effect in this version");
     }
