@@ -1,5 +1,5 @@
-//! The table of every flag of kube-controller-manager 1.37. `NoEffect` marks flags that are accepted and have
-//! no effect.
+//! The table of every flag of kube-controller-manager 1.37. `NoEffect` marks flags that are accepted and have no
+//! effect.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};
@@ -167,9 +167,9 @@ component::flags! {
         "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked concurrently";
     }
     "Metrics" {
-        "allow-metric-labels": Map = "[]", NoEffect, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";
-        "allow-metric-labels-manifest": Text = "", NoEffect, "YAML file with the same map as --allow-metric-labels; not together with it";
-        "disabled-metrics": Strings = "[]", NoEffect, "Fully qualified names of metrics not to serve";
-        "show-hidden-metrics-for-version": Text = "", NoEffect, "Also serve metrics hidden since this version; only the previous minor (1.36)";
+        "allow-metric-labels": Map = "[]", Effective, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";
+        "allow-metric-labels-manifest": Text = "", Effective, "YAML file with the same map as --allow-metric-labels; not together with it";
+        "disabled-metrics": Strings = "[]", Effective, "Fully qualified names of metrics not to serve";
+        "show-hidden-metrics-for-version": Text = "", Effective, "Also serve metrics under the names that were last served by default in this version (volume_operation_total_errors); only the previous minor (1.36)";
     }
 }
