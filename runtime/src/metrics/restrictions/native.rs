@@ -8,8 +8,8 @@ use crate::metrics::protobuf::{BucketSpan, Histogram};
 /// The coarsest resolution. Upstream: prometheus/client_golang, nativeHistogramSchemaMinimum.
 const MIN_SCHEMA: i32 = -4;
 
-/// The gap in a span of buckets from which on a new span needs less space. Upstream: prometheus/client_golang,
-/// makeBucketsFromMap.
+/// The largest gap between buckets that is filled with empty ones; after a larger one, a new span needs less space.
+/// Upstream: prometheus/client_golang, makeBuckets.
 const MAX_GAP: i32 = 2;
 
 /// Counts by the index of their bucket.
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn sum_equals_the_histogram_of_all_values() {
-        // Values of few buckets; of many, whose resolution is halved; and of so many that those of both halve it again.
+        // Values of few buckets, of many, whose resolution is lower, and of numbers whose sum has a lower one.
         let few = vec![0.0, 0.1, 0.11, 0.5, -3.0, 7.0, 7.1, 9000.0];
         let many: Vec<f64> = (0..300).map(|power| 1.1_f64.powi(power - 150)).collect();
         let more: Vec<f64> = (0..150).map(|power| -(1.1_f64.powi(power))).collect();
