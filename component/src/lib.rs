@@ -13,6 +13,7 @@ pub mod finalizers;
 pub mod flags;
 mod log;
 pub mod process;
+pub mod restrictions;
 pub mod serving;
 pub mod status;
 mod threads;

@@ -18,7 +18,7 @@ use crate::flags::Component;
 use crate::flags::gates::BINARY_MINOR;
 use crate::flags::{self, Invocation, Options};
 use crate::threads::{Threads, in_runtime};
-use crate::{log, serving};
+use crate::{log, restrictions, serving};
 
 /// Runs a binary according to its command line, until it exits. `build` creates the manager.
 pub fn main<F>(
@@ -142,6 +142,7 @@ where
     let mut signals = Signals::listen()?;
     info!(version = env!("CARGO_PKG_VERSION"), "starting {}", component.binary);
     log_ineffective_settings(&options);
+    let restrictions = restrictions::read(&options.values)?;
     // The user agent, from which the API server derives the field manager's name.
     let user_agent = format!("{}/v{} ({})", component.name, env!("CARGO_PKG_VERSION"), component.binary);
     let connection = ConnectOptions {
@@ -155,7 +156,7 @@ where
         let built = in_runtime(workers, build(options.clone(), connection)).await?;
         let server = match serving::serve_options(&options, &user_agent) {
             Some(serve) => {
-                let served_content = serving::served_content(&options, &built, set_verbosity);
+                let served_content = serving::served_content(&options, &built, set_verbosity, restrictions);
                 Some(Server::start(serve, served_content).await?)
             }
             None => None,
@@ -189,7 +190,7 @@ fn log_ineffective_settings(options: &Options) {
     for note in options.deprecations() {
         warn!("{note}");
     }
-    let ineffective = options.no_effect_yet();
+    let ineffective = options.without_effect();
     if !ineffective.is_empty() {
         warn!(flags = ineffective.join(","), "these flags have no effect in this version");
     }

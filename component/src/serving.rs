@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use runtime::health_checks;
 use runtime::manager::Manager;
-use runtime::metrics::Metrics;
+use runtime::metrics::{Metrics, Restrictions};
 use runtime::serve::{
     AuthenticationOptions, AuthorizationOptions, Check, Health, ProcessStatus, RequestHeaderOptions, ServeOptions,
     ServedContent, SetVerbosity, TlsOptions, Zpages, configz,
@@ -66,13 +66,18 @@ pub fn serve_options(options: &Options, user_agent: &str) -> Option<ServeOptions
     })
 }
 
-/// Returns the health checks, metrics and pages that a manager serves.
-pub fn served_content(options: &Options, built: &Assembly, set_verbosity: SetVerbosity) -> ServedContent {
+/// Returns the health checks, metrics and pages that a manager serves; the metrics with these restrictions.
+pub fn served_content(
+    options: &Options,
+    built: &Assembly,
+    set_verbosity: SetVerbosity,
+    restrictions: Restrictions,
+) -> ServedContent {
     let manager = &built.manager;
     let component = options.component;
     ServedContent {
-        health: Arc::new(health(options, manager)),
-        metrics: metrics(options, manager),
+        health: Arc::new(health(options, manager).restricted(restrictions.clone())),
+        metrics: metrics(options, manager, restrictions),
         configz: configz(component.config_group, effective(options)),
         zpages: zpages(options),
         pages: manager.pages().to_vec(),
@@ -112,8 +117,9 @@ fn health(options: &Options, manager: &Manager) -> Health {
     Health::new(checks, vec![health_checks::stores(registry)])
 }
 
-fn metrics(options: &Options, manager: &Manager) -> Arc<Metrics> {
+fn metrics(options: &Options, manager: &Manager, restrictions: Restrictions) -> Arc<Metrics> {
     let metrics = manager.metrics().clone();
+    metrics.restrict(restrictions);
     metrics.collect(BuildInfo {
         git_version: options.reported_version.clone(),
         major: "1",

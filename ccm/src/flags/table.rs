@@ -10,14 +10,14 @@ pub static FLAGS: &[Flag] =
 component::flags! {
     const CLOUD;
     "Generic" {
-        "allocate-node-cidrs": Bool = "false", NoEffectYet, "Whether pod CIDRs are allocated to Nodes; this manager allocates none";
+        "allocate-node-cidrs": Bool = "false", NoEffect, "Whether pod CIDRs are allocated to Nodes; this manager allocates none";
         "allow-untagged-cloud": Bool = "false", Effective, "Run with a cloud provider that has no cluster ID" deprecated "will be removed; tag the instances with the cluster";
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
         "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
         "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognizes the resources of this cluster";
         "configure-cloud-routes": Bool = "true", Effective, "Create a cloud route for each Node's pod CIDR";
-        "external-cloud-volume-plugin": Text = "", NoEffectYet, "Has no effect on cloud controllers";
+        "external-cloud-volume-plugin": Text = "", NoEffect, "Has no effect on cloud controllers";
         "feature-gates": PlainGates = "", Effective, "Feature gates to switch, as Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "cloud-controller-manager", Effective, "Name of the Lease";
         "route-reconciliation-period": Duration = "10s", Effective, "How often cloud routes are reconciled with the Nodes";
@@ -47,26 +47,26 @@ component::flags! {
     }
     "Tagging-controller" {
         "resources": Strings = "[]", Effective, "Resources to tag; only instance is supported";
-        "tagging-controller-burst-limit": Int = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
-        "tagging-controller-concurrent-node-syncs": Int = "1", NoEffectYet, "Nodes are processed in batches";
-        "tagging-controller-enable-batching": Bool = "false", NoEffectYet, "Nodes are always processed in batches";
-        "tagging-controller-rate-limit": Float64 = "0", NoEffectYet, "Nodes are processed in batches; cloud calls have separate limits";
+        "tagging-controller-burst-limit": Int = "0", NoEffect, "Nodes are processed in batches; cloud calls have separate limits";
+        "tagging-controller-concurrent-node-syncs": Int = "1", NoEffect, "Nodes are processed in batches";
+        "tagging-controller-enable-batching": Bool = "false", NoEffect, "Nodes are always processed in batches";
+        "tagging-controller-rate-limit": Float64 = "0", NoEffect, "Nodes are processed in batches; cloud calls have separate limits";
         "tags": Map = "", Effective, "Tags of the instances of Nodes, as key=value, comma-separated; for the tagging controller";
     }
     "Webhook" {
-        "webhooks": Strings = "[]", NoEffectYet, "Webhooks to serve; there are none";
+        "webhooks": Strings = "[]", NoEffect, "Webhooks to serve; there are none";
     }
     "Webhook serving" {
-        "webhook-bind-address": Ip = "0.0.0.0", NoEffectYet, "Address on which --webhook-secure-port would listen; there are no webhooks";
-        "webhook-cert-dir": Text = "", NoEffectYet, "Directory of the certificates of webhooks; there are none";
-        "webhook-disable-http2-serving": Bool = "false", NoEffectYet, "Serve webhooks by HTTP/1.1 only; there are none";
-        "webhook-secure-port": Int = "10260", NoEffectYet, "HTTPS port of webhooks, other than --secure-port; there are none, and nothing listens";
-        "webhook-tls-cert-file": Text = "", NoEffectYet, "PEM certificate of webhooks; there are none";
-        "webhook-tls-cipher-suites": Strings = "[]", NoEffectYet, "Cipher suites of webhooks; there are none";
-        "webhook-tls-curve-preferences": Int32s = "[]", NoEffectYet, "Key exchange groups of webhooks; there are none";
-        "webhook-tls-min-version": Text = "", NoEffectYet, "Lowest TLS version of webhooks; there are none";
-        "webhook-tls-private-key-file": Text = "", NoEffectYet, "PEM private key of webhooks; there are none";
-        "webhook-tls-sni-cert-key": CertKeys = "[]", NoEffectYet, "Certificates of webhooks by host; there are none";
+        "webhook-bind-address": Ip = "0.0.0.0", NoEffect, "Address on which --webhook-secure-port would listen; there are no webhooks";
+        "webhook-cert-dir": Text = "", NoEffect, "Directory of the certificates of webhooks; there are none";
+        "webhook-disable-http2-serving": Bool = "false", NoEffect, "Serve webhooks by HTTP/1.1 only; there are none";
+        "webhook-secure-port": Int = "10260", NoEffect, "HTTPS port of webhooks, other than --secure-port; there are none, and nothing listens";
+        "webhook-tls-cert-file": Text = "", NoEffect, "PEM certificate of webhooks; there are none";
+        "webhook-tls-cipher-suites": Strings = "[]", NoEffect, "Cipher suites of webhooks; there are none";
+        "webhook-tls-curve-preferences": Int32s = "[]", NoEffect, "Key exchange groups of webhooks; there are none";
+        "webhook-tls-min-version": Text = "", NoEffect, "Lowest TLS version of webhooks; there are none";
+        "webhook-tls-private-key-file": Text = "", NoEffect, "PEM private key of webhooks; there are none";
+        "webhook-tls-sni-cert-key": CertKeys = "[]", NoEffect, "Certificates of webhooks by host; there are none";
     }
 }
 

@@ -6,12 +6,12 @@ crate::flags! {
     /// options.GenericControllerManagerConfigurationOptions.
     pub const PROCESS;
     "Debugging" {
-        "contention-profiling": Bool = "false", NoEffectYet, "Record where workers block, when profiling is on";
+        "contention-profiling": Bool = "false", NoEffect, "Record where workers block, when profiling is on";
         "profiling": Bool = "true", Effective, "Serve /debug/flags/v on the secure port; Go profiles (/debug/pprof) are not available";
     }
     "Leader-migration" {
-        "enable-leader-migration": Bool = "false", NoEffectYet, "Migrate controllers between managers with a second Lease (leader migration)";
-        "leader-migration-config": Text = "", NoEffectYet, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty for the built-in configuration";
+        "enable-leader-migration": Bool = "false", NoEffect, "Migrate controllers between managers with a second Lease (leader migration)";
+        "leader-migration-config": Text = "", NoEffect, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty for the built-in configuration";
     }
 }
 
@@ -20,11 +20,11 @@ crate::flags! {
     /// options.GenericControllerManagerConfigurationOptions.
     pub const GENERIC;
     "Generic" {
-        "cidr-allocator-type": Text = "RangeAllocator", NoEffectYet, "How pod CIDRs are allocated; only RangeAllocator is available";
+        "cidr-allocator-type": Text = "RangeAllocator", NoEffect, "How pod CIDRs are allocated; only RangeAllocator is available";
         "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers; each is between this and twice as long";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "kube-api-burst": Int32 = "30", Effective, "Requests to the API server in one burst, beyond --kube-api-qps";
-        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffectYet, "Media type of the requests to the API server; protobuf is used wherever the server supports it";
+        "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffect, "Media type of the requests to the API server; protobuf is used wherever the server supports it";
         "kube-api-qps": Float32 = "20", Effective, "Requests per second to the API server";
         "leader-elect": Bool = "true", Effective, "Work only while holding the Lease, so that several replicas may run";
         "leader-elect-lease-duration": Duration = "15s", Effective, "How long a candidate waits, after the last renewal that it observed, before it takes the Lease";
@@ -33,7 +33,7 @@ crate::flags! {
         "leader-elect-resource-namespace": Text = "kube-system", Effective, "Namespace of the Lease";
         "leader-elect-retry-period": Duration = "2s", Effective, "Pause between two attempts to take or renew the Lease";
         "min-resync-period": Duration = "12h0m0s", Effective, "Minimum time before controllers receive all objects again; the actual time is random, at most twice as long; 0 for never";
-        "node-sync-period": Duration = "0s", NoEffectYet, "Has no effect" deprecated "has no effect and will be removed";
+        "node-sync-period": Duration = "0s", NoEffect, "Has no effect" deprecated "has no effect and will be removed";
         "use-service-account-credentials": Bool = "false", Effective, "Write with a separate service account for each controller";
     }
 }
@@ -86,10 +86,10 @@ crate::flags! {
     /// Logging. Upstream: component-base, logs/api/v1.
     pub const LOGS;
     "Logs" {
-        "log-flush-frequency": Duration = "5s", NoEffectYet, "Longest time before log lines are flushed";
-        "log-json-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of JSON info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
+        "log-flush-frequency": Duration = "5s", NoEffect, "Longest time before log lines are flushed";
+        "log-json-info-buffer-size": Quantity = "0", NoEffect, "Bytes of JSON info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-json-split-stream": Bool = "false", Effective, "JSON errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
-        "log-text-info-buffer-size": Quantity = "0", NoEffectYet, "Bytes of text info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
+        "log-text-info-buffer-size": Quantity = "0", NoEffect, "Bytes of text info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-text-split-stream": Bool = "false", Effective, "Text errors and warnings to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
         "logging-format": Text = "text", Effective, "Form of log lines: text, or json (gate LoggingBetaOptions)";
         "v": Level = "0", Effective, "Verbosity of the log, 0 or more";

@@ -209,9 +209,9 @@ impl Options {
         }
     }
 
-    /// Returns the given flags that have no effect yet, in the order of `--help`.
-    pub fn no_effect_yet(&self) -> Vec<&'static str> {
-        let ineffective = self.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffectYet);
+    /// Returns the given flags that have no effect, in the order of `--help`.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let ineffective = self.component.flags.iter().filter(|flag| flag.effect == Effect::NoEffect);
         let names = ineffective.filter(|flag| self.values.is_set(flag.name));
         names.map(|flag| flag.name).collect()
     }

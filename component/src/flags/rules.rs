@@ -164,9 +164,7 @@ pub fn metrics(values: &Values, violations: &mut Violations) {
     }
     let labels = values.get_map("allow-metric-labels");
     for key in labels.keys() {
-        let pair = key.split_once(',');
-        let good = pair.is_some_and(|(metric, label)| is_metric_name(metric, true) && is_metric_name(label, false));
-        violations.add_if(!good, &["allow-metric-labels"], || {
+        violations.add_if(!is_metric_label(key), &["allow-metric-labels"], || {
             format!("allow-metric-labels (allowListMapping) must have keys metric,label, but got {key:?}")
         });
     }
@@ -174,6 +172,12 @@ pub fn metrics(values: &Values, violations: &mut Violations) {
     violations.add_if(manifest, &["allow-metric-labels", "allow-metric-labels-manifest"], || {
         "allow-metric-labels and allow-metric-labels-manifest are mutually exclusive; give one".to_owned()
     });
+}
+
+/// Returns true for `metric,label`: the full name of a metric, and the name of one of its labels.
+pub fn is_metric_label(key: &str) -> bool {
+    let pair = key.split_once(',');
+    pair.is_some_and(|(metric, label)| is_metric_name(metric, true) && is_metric_name(label, false))
 }
 
 fn is_metric_name(name: &str, colon: bool) -> bool {

@@ -7,9 +7,9 @@ use super::value::Type;
 pub enum Effect {
     /// The value is used.
     Effective,
-    /// The value is validated and stored, but not used: the flag is not implemented yet, or never has an effect here,
-    /// for example because upstream ignores it too.
-    NoEffectYet,
+    /// The value is validated, stored and shown in `/configz` and `/flagz`, but nothing depends on it: upstream ignores
+    /// it too, it belongs to a feature that does not exist here, or the behaviour here is fixed.
+    NoEffect,
 }
 
 /// One flag.

@@ -1,5 +1,5 @@
-//! The table of every flag of kube-controller-manager 1.37. `NoEffectYet` marks flags that are accepted and have
-//! no effect.
+//! The table of every flag of kube-controller-manager 1.37. `NoEffect` marks flags that are accepted and have no
+//! effect.
 
 use component::flags::common::{ACCESS, GENERIC, LOGS, PROCESS, SECURE_SERVING, SERVER};
 use component::flags::table::{Flag, joined};
@@ -12,19 +12,19 @@ component::flags! {
     const CLUSTER;
     "Generic" {
         "allocate-node-cidrs": Bool = "false", Effective, "Give every Node a pod CIDR out of --cluster-cidr";
-        "allow-untagged-cloud": Bool = "false", NoEffectYet, "Accept cloud instances without a cluster tag" deprecated "will be removed; tag the instances with the cluster";
-        "cloud-config": Text = "", NoEffectYet, "Configuration file of the cloud provider; empty for none";
-        "cloud-provider": Text = "", NoEffectYet, "Cloud provider: empty or external";
+        "allow-untagged-cloud": Bool = "false", NoEffect, "Accept cloud instances without a cluster tag" deprecated "will be removed; tag the instances with the cluster";
+        "cloud-config": Text = "", NoEffect, "Configuration file of the cloud provider; empty for none";
+        "cloud-provider": Text = "", NoEffect, "Cloud provider: empty or external";
         "cluster-cidr": Text = "", Effective, "CIDR range or ranges of the Pods; used with --allocate-node-cidrs";
-        "cluster-name": Text = "kubernetes", NoEffectYet, "Name of this cluster, used as a prefix for cloud resources";
-        "configure-cloud-routes": Bool = "true", NoEffectYet, "Have the cloud route each Node's pod CIDR";
+        "cluster-name": Text = "kubernetes", NoEffect, "Name of this cluster, used as a prefix for cloud resources";
+        "configure-cloud-routes": Bool = "true", NoEffect, "Have the cloud route each Node's pod CIDR";
         "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits forever";
         "emulated-version": Strings = "[]", Effective, "Kubernetes version whose behaviour to emulate, such as 1.36 or kube=1.36; allowed: 1.34 to 1.37 (default 1.37)";
-        "external-cloud-volume-plugin": Text = "", NoEffectYet, "In-tree volume plugin to keep using with --cloud-provider=external";
+        "external-cloud-volume-plugin": Text = "", NoEffect, "In-tree volume plugin to keep using with --cloud-provider=external";
         "feature-gates": Gates = "", Effective, "Feature gates to switch, as [kube:]Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "kube-controller-manager", Effective, "Name of the Lease";
         "min-compatibility-version": Strings = "[]", Effective, "Oldest control-plane version to stay compatible with, such as 1.36 or kube=1.36; at most the emulated version (default 1.36)";
-        "route-reconciliation-period": Duration = "10s", NoEffectYet, "How often cloud routes are reconciled with the Nodes";
+        "route-reconciliation-period": Duration = "10s", NoEffect, "How often cloud routes are reconciled with the Nodes";
     }
 }
 
@@ -133,7 +133,7 @@ component::flags! {
     "Persistentvolume-binder-controller" {
         "enable-dynamic-provisioning": Bool = "true", Effective, "Provision volumes dynamically where the environment can";
         "enable-hostpath-provisioner": Bool = "false", Effective, "Provision HostPath volumes without a cloud; for tests on one node only";
-        "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffectYet, "Directory with flex volume plugins";
+        "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffect, "Directory with flex volume plugins";
         "pv-recycler-increment-timeout-nfs": Int32 = "30", Effective, "Seconds per GiB added to the deadline of an NFS scrubber pod";
         "pv-recycler-minimum-timeout-hostpath": Int32 = "60", Effective, "Shortest deadline in seconds of a HostPath recycler pod; for tests on one node only";
         "pv-recycler-minimum-timeout-nfs": Int32 = "300", Effective, "Shortest deadline in seconds of an NFS recycler pod";
@@ -167,9 +167,9 @@ component::flags! {
         "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked concurrently";
     }
     "Metrics" {
-        "allow-metric-labels": Map = "[]", NoEffectYet, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";
-        "allow-metric-labels-manifest": Text = "", NoEffectYet, "YAML file with the same map as --allow-metric-labels; not together with it";
-        "disabled-metrics": Strings = "[]", NoEffectYet, "Fully qualified names of metrics not to serve";
-        "show-hidden-metrics-for-version": Text = "", NoEffectYet, "Also serve metrics hidden since this version; only the previous minor (1.36)";
+        "allow-metric-labels": Map = "[]", Effective, "Values allowed for a label of a metric, as metric,label='v1,v2'; others are counted as unexpected";
+        "allow-metric-labels-manifest": Text = "", Effective, "YAML file with the same map as --allow-metric-labels; not together with it";
+        "disabled-metrics": Strings = "[]", Effective, "Fully qualified names of metrics not to serve";
+        "show-hidden-metrics-for-version": Text = "", Effective, "Also serve metrics under the names that were last served by default in this version (volume_operation_total_errors); only the previous minor (1.36)";
     }
 }

@@ -5,6 +5,11 @@ pub(super) fn escaped(help: &str) -> String {
     help.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
+/// Returns the value of a label with escapes.
+pub(super) fn escaped_value(value: &str) -> String {
+    escaped(value).replace('"', "\\\"")
+}
+
 /// Returns a help text or the value of a label without the escapes of the text format.
 pub(super) fn unescaped(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());

@@ -8,7 +8,7 @@ use prometheus_client::metrics::histogram::{Histogram, NativeHistogramConfig};
 const GROWTH: f64 = 1.1;
 
 /// The number of native buckets above which their resolution is halved. Upstream: component-base, metrics/internal.
-const MAX_BUCKETS: usize = 160;
+pub(super) const MAX_BUCKETS: usize = 160;
 
 static NATIVE: AtomicBool = AtomicBool::new(false);
 

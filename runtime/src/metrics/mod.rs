@@ -8,6 +8,7 @@ mod encode;
 mod escape;
 mod families;
 mod format;
+mod former_name;
 mod histogram;
 mod labels;
 mod limit;
@@ -17,6 +18,7 @@ mod process;
 mod protobuf;
 mod registry;
 mod rest_client;
+mod restrictions;
 mod text;
 
 #[cfg(test)]
@@ -25,6 +27,7 @@ mod tests;
 pub use encode::{Histograms, counters, gauges, plain_counters, powers, powers_of_two};
 pub use families::{Count, Counts, Gauges, Seconds};
 pub use format::{Encoding, Format};
+pub use former_name::FormerName;
 pub(crate) use histogram::histogram;
 pub use histogram::set_native_histograms;
 pub use labels::Labels;
@@ -34,3 +37,4 @@ pub(crate) use registry::exposition;
 pub use registry::{Exposition, Metrics};
 pub(crate) use rest_client::CaReload;
 pub use rest_client::RestClient;
+pub use restrictions::{AllowedValues, Restrictions};

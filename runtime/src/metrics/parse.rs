@@ -55,14 +55,15 @@ enum Part {
 }
 
 /// A line with a value.
-struct Sample<'a> {
-    name: &'a str,
-    labels: Vec<LabelPair>,
-    value: f64,
+pub(super) struct Sample<'a> {
+    pub(super) name: &'a str,
+    pub(super) labels: Vec<LabelPair>,
+    pub(super) value: f64,
 }
 
 impl<'a> Sample<'a> {
-    fn read(line: &'a str) -> Option<Self> {
+    /// Reads a line; `None` if it is not a sample.
+    pub(super) fn read(line: &'a str) -> Option<Self> {
         let end = line.find(['{', ' '])?;
         let (name, rest) = line.split_at(end);
         let (labels, rest) = match rest.strip_prefix('{') {

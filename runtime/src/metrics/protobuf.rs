@@ -4,7 +4,8 @@ use std::fmt;
 
 use prometheus_client::encoding::prometheus_protobuf::encode;
 pub(super) use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
-    Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary, Untyped,
+    Bucket, BucketSpan, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary,
+    Untyped,
 };
 use prometheus_client::registry::Registry;
 use prost::Message as _;

@@ -1,7 +1,7 @@
 //! The registry of a process's metrics.
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -13,10 +13,13 @@ use super::encode::Histograms;
 use super::escape::escaped;
 use super::families::{Count, Counts, Gauges, Seconds};
 use super::format::{Encoding, Format};
+use super::former_name::FormerName;
 use super::histogram::histogram;
+use super::meta::FamilyCounts;
 use super::process::{Process, StartTime};
 use super::rest_client::RestClient;
-use super::{meta, parse, protobuf, text};
+use super::restrictions::{Applied, Restrictions, apply, apply_to_text, blocks};
+use super::{parse, protobuf, text};
 use crate::lock::lock;
 
 /// All metrics of a process.
@@ -24,7 +27,11 @@ use crate::lock::lock;
 pub struct Metrics {
     registry: Mutex<Registry>,
     texts: Texts,
+    former_names: Mutex<Vec<FormerName>>,
+    restrictions: OnceLock<Restrictions>,
 }
+
+static UNRESTRICTED: Restrictions = Restrictions::NONE;
 
 impl Metrics {
     /// Creates a registry with the process's use of system resources.
@@ -46,11 +53,27 @@ impl Metrics {
         requests.register(&mut self.registry());
     }
 
-    /// Returns all metrics as text, for `Content-Type: text/plain; version=0.0.4`.
+    /// Declares a former name of a family; each name only once.
+    pub fn former_name(&self, name: FormerName) {
+        lock(&self.former_names).push(name);
+    }
+
+    /// Restricts the metrics that are served from now on. Only the first call has an effect.
+    pub fn restrict(&self, restrictions: Restrictions) {
+        // The only error is that there are restrictions already.
+        let _ = self.restrictions.set(restrictions);
+    }
+
+    /// Returns all served metrics as text, for `Content-Type: text/plain; version=0.0.4`.
     #[must_use]
     pub fn text(&self) -> String {
+        let restrictions = self.restrictions();
         let mut text = text::exposition(&self.registry()) + &self.texts.read();
-        text += &meta::registry_metrics(meta::families_in(&text));
+        let former_names: String = self.shown_former_names().iter().map(|former| former.text(&text)).collect();
+        text += &former_names;
+        let (mut text, applied) = apply_to_text(restrictions, text);
+        let counts = self.family_counts(blocks(&text).iter().map(|block| block.name), applied);
+        text += &apply_to_text(restrictions, counts.text()).0;
         text
     }
 
@@ -63,8 +86,29 @@ impl Metrics {
         };
         let Some(mut families) = families else { return Exposition::of_text(format, self.text()) };
         families.extend(parse::families(&self.texts.read()));
-        families.extend(parse::families(&meta::registry_metrics(families.len())));
+        let former: Vec<_> = self.shown_former_names().iter().filter_map(|name| name.family(&families)).collect();
+        families.extend(former);
+        let applied = apply(self.restrictions(), &mut families);
+        let counts = self.family_counts(families.iter().map(|family| family.name.as_str()), applied);
+        let mut counts = parse::families(&counts.text());
+        apply(self.restrictions(), &mut counts);
+        families.extend(counts);
         Exposition { media_type: format.media_type(), body: protobuf::delimited(families) }
+    }
+
+    fn restrictions(&self) -> &Restrictions {
+        self.restrictions.get().unwrap_or(&UNRESTRICTED)
+    }
+
+    /// Returns the former names under which families are served, too.
+    fn shown_former_names(&self) -> Vec<FormerName> {
+        let restrictions = self.restrictions();
+        lock(&self.former_names).iter().filter(|former| restrictions.is_shown(former)).copied().collect()
+    }
+
+    /// Counts the served families by their names.
+    fn family_counts<'a>(&self, names: impl Iterator<Item = &'a str>, applied: Applied) -> FamilyCounts {
+        FamilyCounts::of(names, &lock(&self.former_names), self.restrictions(), applied)
     }
 
     /// Adds a histogram of seconds with these upper bounds; each name only once.
@@ -154,13 +198,14 @@ impl Exposition {
 
 /// Returns the metrics of a registry in a format; as text if they cannot be encoded otherwise.
 #[must_use]
-pub(crate) fn exposition(registry: &Registry, format: Format) -> Exposition {
+pub(crate) fn exposition(registry: &Registry, restrictions: &Restrictions, format: Format) -> Exposition {
     if format.encoding == Encoding::Protobuf
-        && let Ok(families) = protobuf::families(registry)
+        && let Ok(mut families) = protobuf::families(registry)
     {
+        apply(restrictions, &mut families);
         return Exposition { media_type: format.media_type(), body: protobuf::delimited(families) };
     }
-    Exposition::of_text(format, text::exposition(registry))
+    Exposition::of_text(format, apply_to_text(restrictions, text::exposition(registry)).0)
 }
 
 type Source = Box<dyn Fn() -> String + Send + Sync>;

@@ -51,7 +51,7 @@ fn push_sample(text: &mut String, line: &str) {
 }
 
 /// Formats a number like Go's `strconv.FormatFloat(x, 'g', -1, 64)`.
-fn go_number(number: f64) -> String {
+pub(super) fn go_number(number: f64) -> String {
     if number.is_infinite() {
         return if number > 0.0 { "+Inf".into() } else { "-Inf".into() };
     }

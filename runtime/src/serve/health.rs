@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::lock::lock;
-use crate::metrics::{Exposition, Format, StartTime, exposition};
+use crate::metrics::{Exposition, Format, Restrictions, StartTime, exposition};
 use crate::text::{query, quoted};
 
 /// The result of a check; `None` if it does not apply now, so that it is not listed.
@@ -70,6 +70,8 @@ pub struct Health {
     /// Additional checks of `/readyz`.
     ready_only: Vec<Check>,
     record: Mutex<Record>,
+    /// The restrictions on the metrics of the record.
+    restrictions: Restrictions,
 }
 
 /// The response of a page.
@@ -83,7 +85,13 @@ impl Health {
     /// Creates the pages from the checks of all pages, in their order, and the checks of `/readyz` only.
     #[must_use]
     pub fn new(checks: Vec<Check>, ready_only: Vec<Check>) -> Self {
-        Self { checks, ready_only, record: Mutex::default() }
+        Self { checks, ready_only, ..Self::default() }
+    }
+
+    /// Restricts the metrics of the record.
+    #[must_use]
+    pub fn restricted(self, restrictions: Restrictions) -> Self {
+        Self { restrictions, ..self }
     }
 
     /// Returns the names of the checks of a page.
@@ -158,7 +166,7 @@ impl Health {
 
     /// Returns the recorded results as metrics in a format.
     pub(super) fn slis(&self, format: Format) -> Exposition {
-        exposition(&self.record().registry, format)
+        exposition(&self.record().registry, &self.restrictions, format)
     }
 
     /// Resets the recorded results.

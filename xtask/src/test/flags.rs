@@ -53,7 +53,7 @@ fn declared<'a>(line: &'a str, effect: &str) -> Option<&'a str> {
 }
 
 fn is_declaration(line: &str) -> bool {
-    ["Effective", "NoEffectYet"].iter().any(|effect| declared(line, effect).is_some())
+    ["Effective", "NoEffect"].iter().any(|effect| declared(line, effect).is_some())
 }
 
 /// Returns the field that a line such as `master: text("master"),` fills.
@@ -112,7 +112,7 @@ fn flag_without_effect_is_read_nowhere() {
     let sources = sources();
     // ccm has effects for some flags that kcm only accepts.
     let effective = flags(&sources, "Effective");
-    let flags = flags(&sources, "NoEffectYet");
+    let flags = flags(&sources, "NoEffect");
     assert!(flags.len() > 10, "only {} flags were found", flags.len());
     let read: Vec<&&str> = flags.difference(&effective).filter(|name| is_read(name, &sources)).collect();
     assert!(read.is_empty(), "declared without effect, but read: {read:?}");
@@ -120,7 +120,7 @@ fn flag_without_effect_is_read_nowhere() {
 
 #[test]
 fn flag_counts_as_read_only_where_its_value_matters() {
-    let table = "        \"a-flag\": Bool = \"false\", Effective, \"Does\";\n        \"idle\": Bool = \"false\", NoEffectYet, \"Does\";";
+    let table = "        \"a-flag\": Bool = \"false\", Effective, \"Does\";\n        \"idle\": Bool = \"false\", NoEffect, \"Does\";";
     assert_eq!(table.lines().filter_map(|line| declared(line, "Effective")).collect::<Vec<_>>(), ["a-flag"]);
     let source = |path: &str, text: &str| Source { path: path.into(), text: text.to_owned() };
     let copy = || source(COPIES, "            a_flag: values.get_bool(\"a-flag\"),");

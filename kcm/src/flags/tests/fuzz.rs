@@ -33,7 +33,7 @@ proptest! {
     fn any_command_line_is_read_or_refused(words in words()) {
         match parse(words) {
             Ok(Invocation::Run(options)) => {
-                let _ = (options.no_effect_yet(), options.deprecations(), options.enabled().count());
+                let _ = (options.without_effect(), options.deprecations(), options.enabled().count());
             }
             Ok(_) => {}
             Err(errors) => prop_assert!(!errors.to_string().is_empty()),

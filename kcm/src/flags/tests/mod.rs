@@ -61,7 +61,7 @@ fn defaults_are_upstreams() {
     assert_eq!((options.bind_address, options.secure_port), ([0, 0, 0, 0].into(), 10257));
     assert_eq!((options.verbosity, options.vmodule.len()), (0, 0));
     assert_eq!(options.logging_format, "text");
-    assert_eq!((&*options.reported_version, options.no_effect_yet().len()), ("v1.37.0", 0));
+    assert_eq!((&*options.reported_version, options.without_effect().len()), ("v1.37.0", 0));
     assert_eq!(options.gates, Gates::of(&GATES));
     assert_eq!(options.values.get_strings("authorization-always-allow-paths"), ["/healthz", "/readyz", "/livez"]);
     assert_eq!(options.values.get_f64("unhealthy-zone-threshold") as f32, 0.55);
@@ -95,10 +95,10 @@ fn kubeadms_static_pod_parses_unchanged() {
     assert_eq!(options.values.get_str("cluster-cidr"), "10.244.0.0/16");
     assert!(options.values.get_bool("allocate-node-cidrs"));
     assert!(options.values.is_set("cluster-name") && !options.values.is_set("master"));
-    let idle = options.no_effect_yet();
+    let idle = options.without_effect();
     for flag in FLAGS {
         let given = options.values.is_set(flag.name);
-        let listed = given && flag.effect == Effect::NoEffectYet;
+        let listed = given && flag.effect == Effect::NoEffect;
         assert_eq!(idle.contains(&flag.name), listed, "{}", flag.name);
     }
 }

@@ -15,7 +15,7 @@ use kinds::{PersistentVolume, PersistentVolumeClaim, StorageClass, Str, Uid};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::lock::lock;
-use runtime::metrics::{Count, Counts, Histograms, Metrics, counted, gauges};
+use runtime::metrics::{Count, Counts, FormerName, Histograms, Metrics, counted, gauges};
 use runtime::store::Store;
 use tokio::time::Instant;
 
@@ -67,6 +67,11 @@ fn labels(plugin: &str, operation: &str) -> [(&'static str, String); 2] {
 impl Operations {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
+        metrics.former_name(FormerName {
+            name: "volume_operation_total_errors",
+            replaced_by: "volume_operation_errors_total",
+            deprecated_since: "1.36.0",
+        });
         Self {
             durations: metrics.histograms(
                 "volume_operation_total_seconds",
@@ -216,6 +221,8 @@ impl Collector for Totals {
 
 #[cfg(test)]
 mod tests {
+    use runtime::metrics::Restrictions;
+
     use super::*;
     use crate::storage::binder::tests::builders::class;
     use crate::storage::testing::{claim, recreated, volume};
@@ -255,6 +262,9 @@ mod tests {
         operations.reclaim_started(&volume, Some(&class));
         operations.reclaim_failed(&volume.meta.name);
         assert_eq!(count("volume_operation_errors_total", "delete"), Some(1.0));
+        assert_eq!(count("volume_operation_total_errors", "delete"), None, "hidden");
+        metrics.restrict(Restrictions { shows_hidden: true, ..Restrictions::default() });
+        assert_eq!(count("volume_operation_total_errors", "delete"), Some(1.0));
         operations.volume_deleted(&volume.meta.name);
         operations.volume_deleted(&volume.meta.name);
         assert_eq!(count("volume_operation_total_seconds_count", "delete"), Some(1.0));

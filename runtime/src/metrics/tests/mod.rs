@@ -2,6 +2,8 @@
 //!
 //! `recorded.jsonl` has the Go library's results; `record.go` next to it records them.
 
+mod restrictions;
+
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -9,7 +11,7 @@ use serde::Deserialize;
 
 use super::histogram::with_native_buckets;
 use super::protobuf::{self, MetricFamily, MetricType};
-use super::{Encoding, Format, Metrics, parse, text};
+use super::{Encoding, Format, Metrics, Restrictions, parse, text};
 use crate::queue::{Queue, QueueOptions, QueueStats, Queues};
 
 const RECORDED: &str = include_str!("recorded.jsonl");
@@ -62,7 +64,9 @@ fn native_histogram_equals_the_recorded_one() {
     for recorded in recordings {
         let histogram = with_native_buckets(BOUNDS);
         recorded.values.iter().for_each(|value| histogram.observe(f64::from_bits(*value)));
-        let families = decoded(&super::exposition(&registry_of("recorded", &histogram), accepting_protobuf()).body);
+        let families = decoded(
+            &super::exposition(&registry_of("recorded", &histogram), &Restrictions::NONE, accepting_protobuf()).body,
+        );
         let own = families[0].metric[0].histogram.as_ref().expect("a histogram");
         let name = format!("{} {:?}", recorded.name, recorded.values.first().map(|value| f64::from_bits(*value)));
         let spans =

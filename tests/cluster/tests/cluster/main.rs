@@ -261,6 +261,7 @@ fn main() -> std::process::ExitCode {
             controllers_and_pages_exist_with_their_gates, device_taint_rules_are_read,
             objects_arrive_in_the_stream_of_the_watch, lease_is_read_before_its_node_is_marked,
         },
+        process::metric_flags::{metrics_are_restricted_by_flags},
         process::coordinated_election::{candidate_with_the_oldest_emulation_version_leads},
         network::node_ipam::{nodes_get_ranges_of_both_families, lost_response_leaks_no_range},
         nodes::lifecycle::{
@@ -327,6 +328,7 @@ fn main() -> std::process::ExitCode {
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
         upstream::differential::{final_state_equals_upstreams},
         gates::native_histograms::{histograms_are_served_as_in_upstream},
+        process::metric_flags::{metrics_are_restricted_as_in_upstream},
         nodes::failure::{
             failing_nodes_are_handled_as_in_upstream, lost_nodes_recover_under_the_other_manager,
             crash_after_a_sample_of_writes,

@@ -75,7 +75,7 @@ pub const CRATES: &[Layers] = &[
         folder: "component/src",
         order: &[
             &["descriptor", "flags", "threads"],
-            &["assembly", "finalizers", "log", "status"],
+            &["assembly", "finalizers", "log", "restrictions", "status"],
             &["serving"],
             &["process"],
         ],

@@ -43,12 +43,13 @@ const CLASSIC_UPSTREAM: [&str; 5] = [
     "root_ca_cert_publisher_sync_duration_seconds",
 ];
 
-fn admin(cluster: &ControlPlane) -> Result<Credentials> {
+/// Returns the credentials of an administrator.
+pub fn admin(cluster: &ControlPlane) -> Result<Credentials> {
     Ok(Credentials::certificate(inline_pair(&cluster.kubeconfig(Identity::Admin)?)?))
 }
 
 /// Reads the metrics of a port as protobuf, by the names of their families.
-async fn scrape(port: &Port, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
+pub async fn scrape(port: &Port, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
     let admin = admin.clone().with("Accept", ACCEPT);
     let (status, head, body) = port.request(&admin, "GET", "/metrics", "").await?;
     ensure!(status == 200 && head.contains(PROTOBUF), "{head}");
@@ -165,15 +166,14 @@ fn shape(family: &MetricFamily) -> Shape<'_> {
     Shape { r#type: family.r#type, labels: labels.collect(), bounds: bounds.collect(), native: first.and_then(native) }
 }
 
-/// Runs upstream's manager until it serves all common families, and returns its metrics.
-async fn upstreams(cluster: &ControlPlane, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
+/// Runs upstream's manager with these flags, and returns its port.
+pub fn upstreams_port(cluster: &ControlPlane, flags: &[&str]) -> Result<Port> {
     let folder = cluster.folder().join("serving-upstream");
     std::fs::create_dir_all(&folder)?;
     let reserved = ReservedPort::new()?;
     let [secure_port, sharing] = reserved.flags();
     let kubeconfig = cluster.kubeconfig(Identity::ControllerManager)?.display().to_string();
-    let flags = [
-        CONTROLLERS.to_owned(),
+    let own = [
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
         secure_port,
@@ -181,8 +181,14 @@ async fn upstreams(cluster: &ControlPlane, admin: &Credentials) -> Result<BTreeM
         format!("--cert-dir={}", folder.display()),
         "--bind-address=127.0.0.1".to_owned(),
     ];
-    start_upstream_with(cluster, &flags.each_ref().map(String::as_str))?;
-    let port = Port { reserved, certificates: folder.join(format!("{UPSTREAM}.crt")) };
+    let all: Vec<&str> = own.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+    start_upstream_with(cluster, &all)?;
+    Ok(Port { reserved, certificates: folder.join(format!("{UPSTREAM}.crt")) })
+}
+
+/// Runs upstream's manager until it serves all common families, and returns its metrics.
+async fn upstreams(cluster: &ControlPlane, admin: &Credentials) -> Result<BTreeMap<String, MetricFamily>> {
+    let port = upstreams_port(cluster, &[CONTROLLERS])?;
     eventually("upstream's manager serves metrics", || async { complete(scrape(&port, admin).await?) }).await
 }
 

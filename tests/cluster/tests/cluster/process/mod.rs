@@ -8,6 +8,7 @@ pub mod diagnostics_page;
 pub mod echo_operator;
 pub mod manifests;
 pub mod many_kinds;
+pub mod metric_flags;
 pub mod monitoring;
 pub mod odd_servers;
 pub mod serving;
