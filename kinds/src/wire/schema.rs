@@ -453,7 +453,7 @@ messages! {
     csi_volume_source "CSIVolumeSource" "api/core/v1" { DRIVER "driver" = 1, NODE_PUBLISH_SECRET_REF "nodePublishSecretRef" = 5 }
 
     object_field_selector "ObjectFieldSelector" "api/core/v1" { FIELD_PATH "fieldPath" = 2 }
-    container_state "ContainerState" "api/core/v1" { RUNNING "running" = 2, TERMINATED "terminated" = 3 }
+    container_state "ContainerState" "api/core/v1" { WAITING "waiting" = 1, RUNNING "running" = 2, TERMINATED "terminated" = 3 }
     container_state_terminated "ContainerStateTerminated" "api/core/v1" { EXIT_CODE "exitCode" = 1, FINISHED_AT "finishedAt" = 6 }
     job "Job" "api/batch/v1" { METADATA "metadata" = 1, SPEC "spec" = 2, STATUS "status" = 3 }
     job_spec "JobSpec" "api/batch/v1" {

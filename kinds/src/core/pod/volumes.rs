@@ -22,7 +22,7 @@ pub struct Volumes {
     pub in_tree: Box<[InTreeVolume]>,
     /// The drivers of the CSI volumes that the pod defines itself, once for each volume.
     pub csi_drivers: Arc<[Str]>,
-    /// An init, regular or ephemeral container runs.
+    /// An init, regular or ephemeral container runs, or has a status without a state.
     pub is_running: bool,
     /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
     pub has_no_grace: bool,
@@ -158,8 +158,10 @@ fn is_running(status: &[u8]) -> Result<bool, WireError> {
         );
         if is_container {
             let state = find(field.value.bytes(), container_status::STATE);
-            // An empty `running` means an unknown start time, so that its presence counts and not its content.
-            if fields(state).flatten().any(|field| field.number == container_state::RUNNING) {
+            // An empty message means an unknown time, so that its presence counts and not its content. A container
+            // without any state may run.
+            let does_not_run = [container_state::WAITING, container_state::TERMINATED];
+            if !fields(state).flatten().any(|field| does_not_run.contains(&field.number)) {
                 return Ok(true);
             }
         }
@@ -248,18 +250,26 @@ mod tests {
     }
 
     #[test]
-    fn one_running_container_of_any_kind_counts() {
+    fn one_container_of_any_kind_that_may_run_counts() {
         for sort in [
             pod_status::CONTAINER_STATUSES,
             pod_status::INIT_CONTAINER_STATUSES,
             pod_status::EPHEMERAL_CONTAINER_STATUSES,
         ] {
-            for (state, expected) in [(container_state::RUNNING, true), (container_state::TERMINATED, false)] {
+            for (state, expected) in [
+                (Some(container_state::RUNNING), true),
+                (Some(container_state::WAITING), false),
+                (Some(container_state::TERMINATED), false),
+                (None, true),
+            ] {
                 let mut status = Vec::new();
                 status.put_message(sort, |out| {
-                    out.put_message(container_status::STATE, |out| out.put_message(state, |_| {}))
+                    out.put_message(container_status::STATE, |out| {
+                        state.iter().for_each(|state| out.put_message(*state, |_| {}));
+                    })
                 });
-                assert_eq!(read(&[], &spec(), &status).expect("it has claims").is_running, expected, "{sort} {state}");
+                let is_running = read(&[], &spec(), &status).expect("it has claims").is_running;
+                assert_eq!(is_running, expected, "{sort} {state:?}");
             }
         }
     }
