@@ -24,7 +24,7 @@ const SHOWS_HIDDEN: &str = "--show-hidden-metrics-for-version=1.36";
 const CONSTRAINED: &str = "rest_client_requests_total";
 const ALLOWED: &str = "rest_client_requests_total,method";
 
-/// Returns the numbers of a family's series by the value of a label.
+/// Returns the sums of a family's counters by the value of a label.
 fn counts(family: &MetricFamily, label: &str) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
     for metric in &family.metric {
