@@ -24,7 +24,7 @@ const SHOWS_HIDDEN: &str = "--show-hidden-metrics-for-version=1.36";
 const CONSTRAINED: &str = "rest_client_requests_total";
 const ALLOWED: &str = "rest_client_requests_total,method";
 
-/// Returns the numbers of a family's series by the value of a label.
+/// Returns the sums of a family's counters by the value of a label.
 fn counts(family: &MetricFamily, label: &str) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
     for metric in &family.metric {
@@ -82,8 +82,8 @@ pub async fn metrics_are_restricted_by_flags(_: Space) -> Result<()> {
     ensure!(families.contains_key("workqueue_depth") && text.contains("# TYPE workqueue_depth gauge"));
     let registered = counts(&families["registered_metrics_total"], "deprecated_version");
     ensure!(registered.get("1.36.0") == Some(&1.0), "{registered:?}");
-    let not_served = not_served(&families)?;
-    ensure!(not_served == (4.0, 2.0), "{not_served:?}");
+    let numbers = not_served(&families)?;
+    ensure!(numbers == (4.0, 2.0), "{numbers:?}");
     let slis = kcm.request(&admin, "GET", "/metrics/slis", "").await?.body;
     ensure!(slis.contains("kubernetes_healthchecks_total{") && !slis.contains("kubernetes_healthcheck{"), "{slis}");
     kcm.terminate().await?;
@@ -101,8 +101,8 @@ pub async fn metrics_are_restricted_by_flags(_: Space) -> Result<()> {
     let kcm = ManagerProcess::start(&cluster, KCM, &[CONTROLLERS.to_owned(), flag]).await?;
     eventually("metrics are restricted by the manifest", || check(&kcm, &admin)).await?;
     let families = scrape(kcm.port(), &admin).await?;
-    let not_served = not_served(&families)?;
-    ensure!(not_served == (0.0, 1.0), "{not_served:?}");
+    let numbers = not_served(&families)?;
+    ensure!(numbers == (0.0, 1.0), "{numbers:?}");
     kcm.terminate().await
 }
 
@@ -124,9 +124,9 @@ pub async fn metrics_are_restricted_as_in_upstream(_: Space) -> Result<()> {
     let families = eventually("upstream's manager has started its controllers", restricted).await?;
     ensure!(!families.contains_key("retroactive_storageclass_total"), "it is not disabled");
     ensure!(families.contains_key("workqueue_adds_total"), "it is disabled now: correct docs/differences.md");
-    let not_served = not_served(&families)?;
+    let numbers = not_served(&families)?;
     // Without the family that it serves nevertheless.
-    ensure!(not_served == (4.0, 1.0), "{not_served:?}");
+    ensure!(numbers == (4.0, 1.0), "{numbers:?}");
     let unexpected = single(&families, "cardinality_enforcement_unexpected_categorizations_total")?;
     let counted = counts(&families[CONSTRAINED], "method")["unexpected"];
     ensure!(unexpected >= counted && counted > 0.0, "{unexpected} and {counted}");
