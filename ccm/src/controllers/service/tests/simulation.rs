@@ -518,7 +518,7 @@ impl Process {
         });
         let tasks = Tasks::default();
         let options = WorkOptions { name: "service", workers };
-        work(options, &queue, &Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &tasks);
+        work(options, &queue, Arc::new(ByName(balancers.clone())), &Arc::new(WorkCounts::default()), &tasks);
         for key in sim.services().into_keys() {
             queue.add(key.name.to_string());
         }

@@ -70,7 +70,7 @@ async fn replica_set_that_was_refused_for_an_hour_is_created_without_a_change() 
         counts_terminating: true,
     });
     let tasks = Tasks::default();
-    work(WorkOptions { name: "deployment", workers: 1 }, &queue, &reconciler, &Arc::default(), &tasks);
+    work(WorkOptions { name: "deployment", workers: 1 }, &queue, reconciler, &Arc::default(), &tasks);
     queue.add(ObjectKey::new("shop", "web"));
     let created = tokio::time::timeout(Duration::from_secs(3 * 3600), created.notified()).await;
     let attempts = attempts.load(Ordering::Relaxed);
