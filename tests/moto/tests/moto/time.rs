@@ -153,6 +153,8 @@ pub async fn deletion_that_another_client_prevents_is_reported(_: Space) -> Resu
     let all = targets(&moto.run(1).await?);
     let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
     settle(&moto, &*balancers, &one, &all).await?;
+    // After the cause is removed, AWS refuses nothing more.
+    moto.proxy.keep_interfaces(0);
     let refused = Effect::refused("DependencyViolation", "resource sg-1 has a dependent object");
     moto.proxy.arm(Fault::always("DeleteSecurityGroup", refused));
     let mut reported = None;
