@@ -103,8 +103,8 @@ struct Shared {
     released: watch::Sender<bool>,
     /// A rule has requested that the process is killed here.
     crashing: watch::Sender<bool>,
-    /// Requests that were sent and have no response.
-    under_way: watch::Sender<usize>,
+    /// Writes that were sent and have no response.
+    writes_under_way: watch::Sender<usize>,
     /// Maximum number of objects in a page; 0: as requested.
     page_limit: AtomicUsize,
 }
@@ -121,7 +121,7 @@ impl Default for Faults {
             paused: watch::Sender::default(),
             released: watch::Sender::default(),
             crashing: watch::Sender::default(),
-            under_way: watch::Sender::default(),
+            writes_under_way: watch::Sender::default(),
             page_limit: AtomicUsize::new(0),
         }))
     }
@@ -302,24 +302,25 @@ impl Faults {
     /// response.
     async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Exchange {
         let faults = self.clone();
-        self.0.under_way.send_modify(|count| *count += 1);
+        let writes = usize::from(self.state().recorded[at].call.is_write());
+        self.0.writes_under_way.send_modify(|count| *count += writes);
         let sent = tokio::spawn(async move {
             let response =
                 next.send(request).await.inspect(|response| faults.record_status(at, response.status().as_u16()));
-            faults.0.under_way.send_modify(|count| *count -= 1);
+            faults.0.writes_under_way.send_modify(|count| *count -= writes);
             response
         });
         sent.await?
     }
 
-    /// Reports whether the server has responded to everything that was sent.
+    /// Reports whether the server has responded to all writes that were sent. Controllers that poll always read.
     pub fn is_settled(&self) -> bool {
-        *self.0.under_way.borrow() == 0
+        *self.0.writes_under_way.borrow() == 0
     }
 
-    /// Waits until the server has responded to everything that was sent.
+    /// Waits until the server has responded to all writes that were sent.
     pub async fn settled(&self) {
-        let _ = self.0.under_way.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.0.writes_under_way.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Records a request and decides its effect.

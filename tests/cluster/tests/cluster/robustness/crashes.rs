@@ -100,7 +100,7 @@ async fn until_last_writes(faults: &Faults) -> Result<()> {
         during(LAST_WRITES, "no object is written", || async {
             let written = faults.count(Call::is_object_write);
             ensure!(written == before, "{written} writes");
-            ensure!(faults.is_settled(), "a request has no response yet");
+            ensure!(faults.is_settled(), "a write has no response yet");
             Ok(())
         })
         .await
