@@ -24,6 +24,12 @@ impl Resource {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Returns `plural.group`, or only the plural in the core group, as kubectl formats it. Upstream: apimachinery,
+    /// GroupResource.String.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
     /// Returns the URL path of the collection, in one namespace if given.
     pub fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.group.is_empty() { "/api/" } else { "/apis/" };

@@ -71,12 +71,3 @@ impl Scales {
         cached.is_some_and(|meta| (&meta.uid, meta.version) == (&scale.uid, scale.version))
     }
 }
-
-/// Returns `resource.group`, or only the resource in the core group. Upstream: apimachinery, GroupResource.String.
-pub fn qualified(resource: &Resource) -> String {
-    if resource.group.is_empty() {
-        resource.plural.to_owned()
-    } else {
-        format!("{}.{}", resource.plural, resource.group)
-    }
-}

@@ -77,7 +77,7 @@ pub trait WatchStats: Send + Sync {
 
 impl<K: Kind> WatchStats for Store<K> {
     fn resource(&self) -> String {
-        name(&K::RESOURCE)
+        K::RESOURCE.qualified()
     }
 
     fn group_version_resource(&self) -> [&'static str; 3] {
@@ -177,23 +177,15 @@ async fn until_served(clients: &Clients, kind: &Resource, progress: &Progress) {
         match serves(clients, kind).await {
             Ok(true) => return,
             Ok(false) if !progress.is_synced() => {
-                info!(resource = name(kind), "API resource not served; treating it as empty");
+                info!(resource = kind.qualified(), "API resource not served; treating it as empty");
                 progress.set_synced();
             }
             Ok(false) => {}
             Err(error) => {
-                warn!(resource = name(kind), %error, "could not determine whether the API resource is served")
+                warn!(resource = kind.qualified(), %error, "could not determine whether the API resource is served")
             }
         }
         tokio::time::sleep(SERVED_CHECK_INTERVAL).await;
-    }
-}
-
-/// Returns the name of a resource, with its group after a dot, as kubectl formats it.
-fn name(resource: &Resource) -> String {
-    match resource.group {
-        "" => resource.plural.to_owned(),
-        group => format!("{}.{group}", resource.plural),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kinds::meta::{ObjectKey, OwnerRef};
 use kinds::{Deployment, Kind, Pod, ReplicaSet, ReplicationController, StatefulSet, Uid};
-use runtime::scale::{Scales, qualified};
+use runtime::scale::Scales;
 use runtime::store::Store;
 
 /// The sources of owners' scales.
@@ -115,7 +115,7 @@ impl Owners {
             return Err(transient(format!("no matches for kind {kind:?} in version {version:?}")));
         };
         if !served.scales {
-            let name = qualified(&served.resource);
+            let name = served.resource.qualified();
             return Err(transient(format!("{name} does not implement the scale subresource")));
         }
         let key = ObjectKey::new(namespace, owner.name.clone());

@@ -9,7 +9,7 @@ use kinds::Pod;
 use kinds::horizontal_pod_autoscaler::{HorizontalPodAutoscaler, Metric, MetricId, ObjectRef, Source};
 use kinds::selector::Selector;
 use runtime::lock::lock;
-use runtime::scale::{Scales, qualified};
+use runtime::scale::Scales;
 use runtime::write::{ReadPath, Scale, WriteError, Writer};
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -209,7 +209,7 @@ impl Measuring {
         let unable = |why: String| format!("unable to map kind {printed} to resource: {why}");
         let served = self.scales.of_group_kind(group, kind).await.map_err(|error| unable(error.to_string()))?;
         let served = served.ok_or_else(|| unable(format!("no matches for kind {kind:?} in group {group:?}")))?;
-        Ok(qualified(&served.resource))
+        Ok(served.resource.qualified())
     }
 
     async fn custom_version(&self) -> Result<String, String> {

@@ -359,10 +359,7 @@ impl Explainer {
 
     /// Returns true if the first list of a kind is complete, and the number of its undecodable objects.
     fn store(&self, resource: &Resource) -> Option<(bool, usize)> {
-        let name = match resource.group {
-            "" => resource.plural.to_owned(),
-            group => format!("{}.{group}", resource.plural),
-        };
+        let name = resource.qualified();
         let store = self.stores.iter().find(|store| store.resource() == name)?;
         Some((store.is_synced(), store.undecodable()))
     }
