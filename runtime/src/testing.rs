@@ -161,6 +161,23 @@ pub async fn counting_writer(status: u16, body: &'static str) -> (Writer, Arc<At
     (writer(respond).await, sent)
 }
 
+/// Returns a writer without a server whose requests all succeed, and these requests: the method, and the path after that
+/// of `collection`, without the query.
+///
+/// # Panics
+/// When the client cannot be built.
+pub async fn recording_writer(collection: &'static str) -> (Writer, Arc<Mutex<Vec<String>>>) {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let sent = requests.clone();
+    let respond = move |method: &Method, path: &str| {
+        let path = path.split_once('?').map_or(path, |(path, _)| path);
+        let path = path.strip_prefix(collection).map_or(path, |name| name.trim_start_matches('/'));
+        lock(&sent).push(format!("{method} {path}"));
+        (200, Vec::new())
+    };
+    (writer(respond).await, requests)
+}
+
 /// Returns a writer that sends its requests through `clients`.
 pub fn writer_of(clients: Arc<Clients>) -> Writer {
     Writer::new(clients, Identity::Own, Arc::new(TokenBucket::new(-1.0, 1)), Fence::open())

@@ -137,10 +137,9 @@ impl Cleaner {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use kinds::Decode;
-    use runtime::testing::{deliver_undecodable, filled_store, writer};
+    use runtime::lock::lock;
+    use runtime::testing::{deliver_undecodable, filled_store, recording_writer};
 
     use super::*;
     use crate::certificates::request::KUBELET_CLIENT;
@@ -194,19 +193,12 @@ mod tests {
         let requests = Arc::new(filled_store(decode, vec![ALL], ["a", "b", "c"].map(named)));
         deliver_undecodable(&requests, ObjectKey::new("", "b"));
         deliver_undecodable(&requests, ObjectKey::new("", "never-decoded"));
-        let deleted = Arc::<Mutex<Vec<String>>>::default();
-        let sent = deleted.clone();
-        let writer = writer(move |method, path| {
-            let name = path.rsplit('/').next().unwrap_or_default();
-            sent.lock().expect("the requests").push(format!("{method} {name}"));
-            (200, Vec::new())
-        })
-        .await;
+        let (writer, deleted) = recording_writer("/apis/certificates.k8s.io/v1/certificatesigningrequests").await;
         let now = Timestamp::from_second(1_000_000).expect("a time");
         let cleaner = Cleaner { requests, writer, clock: Arc::new(move || now) };
         // The worker records the stale records that the whole pass reads.
         stale::separately(cleaner.pass()).await;
-        let mut deleted = deleted.lock().expect("the requests").clone();
+        let mut deleted = lock(&deleted).clone();
         deleted.sort_unstable();
         assert_eq!(deleted, ["DELETE a", "DELETE c"]);
     }

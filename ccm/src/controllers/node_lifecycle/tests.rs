@@ -1,6 +1,6 @@
 //! Decisions as a table, and random histories in which only confirmed absence deletes a node.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,10 +9,11 @@ use kinds::{Decode, Node, Sections, Uid};
 use proptest::prelude::*;
 use providers::{CloudError, ErrorKind, Instance, InstanceState, MockCloudProvider, MockInstances};
 use runtime::events::Recorder;
+use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::stale;
-use runtime::testing::{KeptEvents, deliver_undecodable, filled_store, writer};
+use runtime::testing::{KeptEvents, deliver_undecodable, filled_store, recording_writer};
 use runtime::worker::Reconcile as _;
 use tokio::time::Instant;
 
@@ -95,14 +96,7 @@ async fn node_that_cannot_be_decoded_does_not_delay_the_deletion_of_others() {
     for name in ["b", "never-decoded"] {
         deliver_undecodable(&nodes, ObjectKey::new("", name));
     }
-    let requests = Arc::<Mutex<Vec<String>>>::default();
-    let sent = requests.clone();
-    let writer = writer(move |method, path| {
-        let name = path.rsplit('/').next().unwrap_or_default();
-        sent.lock().expect("the requests").push(format!("{method} {name}"));
-        (200, Vec::new())
-    })
-    .await;
+    let (writer, requests) = recording_writer("/api/v1/nodes").await;
     let events = Arc::<KeptEvents>::default();
     let (recorder, sender) = Recorder::new("test", events.clone());
     let mut provider = MockCloudProvider::new();
@@ -131,7 +125,7 @@ async fn node_that_cannot_be_decoded_does_not_delay_the_deletion_of_others() {
         stale::separately(lifecycle.reconcile(&ROUND)).await.expect("a round never fails");
         tokio::time::advance(MIN_REPORT_SPAN).await;
     }
-    let mut requests = requests.lock().expect("the requests").clone();
+    let mut requests = lock(&requests).clone();
     requests.sort_unstable();
     assert_eq!(requests, ["DELETE a", "DELETE c"]);
     lifecycle.recorder.close();

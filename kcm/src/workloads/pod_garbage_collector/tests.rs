@@ -1,7 +1,7 @@
 //! Tables and property tests of the pods to delete.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use kinds::meta::ObjectKey;
@@ -10,9 +10,10 @@ use kinds::schema::{node, node_condition, node_spec, node_status, object_meta, p
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Node, Pod, Sections, Str, Time};
 use proptest::prelude::*;
+use runtime::lock::lock;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::stale;
-use runtime::testing::{deliver_undecodable, filled_store, writer};
+use runtime::testing::{deliver_undecodable, filled_store, recording_writer};
 use runtime::worker::Reconcile as _;
 use serde_json::{Value, json};
 
@@ -186,15 +187,7 @@ async fn requests_of_passes(
     undecodable_pods: &[&str],
     undecodable_nodes: &[&str],
 ) -> Vec<String> {
-    let requests = Arc::<Mutex<Vec<String>>>::default();
-    let sent = requests.clone();
-    let writer = writer(move |method, path| {
-        let path = path.trim_start_matches("/api/v1/namespaces/ns/pods/");
-        let path = path.split('?').next().unwrap_or_default();
-        sent.lock().expect("the requests").push(format!("{method} {path}"));
-        (200, Vec::new())
-    })
-    .await;
+    let (writer, requests) = recording_writer("/api/v1/namespaces/ns/pods").await;
     let census = Arc::new(Census::default());
     pods.iter().for_each(|pod| census.apply(None, Some(pod)));
     let now = Timestamp::from_second(1_000_000).expect("in range");
@@ -217,7 +210,7 @@ async fn requests_of_passes(
         // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
         stale::separately(reconciler.reconcile(&Task::CheckAll)).await.expect("a pass never fails");
     }
-    let mut requests = requests.lock().expect("the requests").clone();
+    let mut requests = lock(&requests).clone();
     requests.sort();
     requests
 }
