@@ -268,8 +268,7 @@ impl Balancers {
         };
         let mut groups = self.target_security_groups(work, listing).await?.groups;
         groups.remove(source);
-        let opened = self.shared.lock().await.open(work.session, &groups, source, &classic.ports()).await;
-        let opened = self.networks.forget_missing_group(opened).await?;
+        let opened = self.open_targets(work.session, &groups, source, &classic.ports()).await?;
         Ok(opened.refused)
     }
 

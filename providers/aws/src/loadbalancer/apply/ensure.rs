@@ -370,8 +370,7 @@ impl Balancers {
         opening: &Opening,
         unchanged: bool,
     ) -> Result<Vec<String>, CloudError> {
-        let opened = self.shared.lock().await.open(session, &opening.groups, backend, &opening.ports).await;
-        let opened = self.networks.forget_missing_group(opened).await?;
+        let opened = self.open_targets(session, &opening.groups, backend, &opening.ports).await?;
         let mut warnings = opened.refused;
         if unchanged && !opened.changed.is_empty() {
             let groups = opened.changed.join(", ");

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use providers::{CloudError, EndpointTarget, Targets};
 
+use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::model::build;
 use crate::loadbalancer::observed::interfaces::{AddressGroups, PodAddress};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network::{InstanceNetwork, instance_id};
-use crate::loadbalancer::types::TargetType;
+use crate::loadbalancer::types::{Ports, TargetType};
 use crate::session::Session;
 
 /// Security groups of targets.
@@ -92,6 +93,18 @@ fn groups_of_targets(
 }
 
 impl Balancers {
+    /// Opens the security groups of targets to the security group `source` of load balancers.
+    pub(super) async fn open_targets(
+        &self,
+        session: &Session,
+        groups: &BTreeSet<String>,
+        source: &str,
+        ports: &Ports,
+    ) -> Result<Opened, CloudError> {
+        let opened = self.shared.lock().await.open(session, groups, source, ports).await;
+        self.networks.forget_missing_group(opened).await
+    }
+
     /// Finds the security groups of a Service's targets.
     pub(super) async fn target_security_groups(
         &self,

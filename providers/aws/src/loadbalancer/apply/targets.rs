@@ -265,8 +265,7 @@ impl Balancers {
         let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
             return Ok(access);
         };
-        let opened = self.shared.lock().await.open(work.session, &groups, &backend, &ports).await;
-        let opened = self.networks.forget_missing_group(opened).await?;
+        let opened = self.open_targets(work.session, &groups, &backend, &ports).await?;
         for refusal in &opened.refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }
