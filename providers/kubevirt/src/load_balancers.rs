@@ -337,9 +337,9 @@ impl LoadBalancers for KubeVirtLoadBalancers {
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &providers::Targets) -> Result<(), CloudError> {
         self.targeting(spec)?;
-        let desired = Desired::of(spec, &self.config, &self.infra_labels);
         let service = self.existing(&spec.id).await?;
         if self.config.targets == Targets::Nodes {
+            let desired = Desired::of(spec, &self.config, &self.infra_labels);
             self.sync_slices(spec, (&service, &desired.spec.ports), targets).await.map_err(as_retryable)?;
         }
         Ok(())
