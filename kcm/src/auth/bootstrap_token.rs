@@ -56,7 +56,7 @@ pub fn expiration(token: &BootstrapToken, now: Timestamp) -> Expiration {
     }
 }
 
-/// Parses a time as Go does for its layout of RFC 3339, and returns the time since 1970.
+/// Parses a time as Go's `time.Parse` does with the layout `time.RFC3339`, and returns the time since 1970.
 ///
 /// A token whose time does not parse is deleted as expired, so the rules must be exactly Go's: an hour may have one
 /// digit, the fraction may follow a comma and have any length, and an offset may be 24:60. [`Timestamp`] cannot

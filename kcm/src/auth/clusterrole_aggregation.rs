@@ -37,7 +37,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 const FIELD_MANAGER: &str = "clusterrole-aggregation-controller";
 const WORKERS: usize = 5;
 
-/// The roles that gather rules.
+/// The roles with an aggregation rule.
 const AGGREGATING: Index<ClusterRole> = Index {
     name: "aggregating",
     keys: |role, emit| {
@@ -77,7 +77,7 @@ fn start(manager: &mut Manager, _: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, reconciler);
 }
 
-/// Returns the index values under which every role that a selector matches is found.
+/// Returns index values of [`LABELLED`] that together have every role that a selector matches.
 fn candidates(selector: &Selector) -> Vec<u64> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let narrow = requirements.iter().find_map(|requirement| match requirement {

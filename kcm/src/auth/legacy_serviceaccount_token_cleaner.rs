@@ -68,8 +68,8 @@ const TOKENS: Index<Secret> = Index {
 
 const PERIOD: &str = "legacy-service-account-token-clean-up-period";
 
-/// Refuses a period of zero: every token would count as unused, so that tokens in use would be invalidated, then
-/// deleted.
+/// Refuses a period of zero or less: every token would count as unused, so that tokens in use would be invalidated,
+/// then deleted.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     check_period(&context.options.values)?;
     Ok(Start::Run)
@@ -175,7 +175,7 @@ struct Cleaner {
     accounts: Arc<Store<ServiceAccount>>,
     secrets: Arc<Store<Secret>>,
     writer: Writer,
-    /// Client that may read pods; the controller's own account may not.
+    /// Client that may read pods; the controller's service account may not.
     reader: Writer,
     period: SignedDuration,
     clock: Clock,

@@ -76,7 +76,8 @@ const ANY: Permission = Permission {
     message: "Auto approving kubelet client certificate after SubjectAccessReview.",
 };
 
-/// Returns true if this controller may have to approve a request: a kubelet's, and neither approved nor denied yet.
+/// Returns true if this controller may have to approve a request: it is for a kubelet's client certificate, and neither
+/// approved, denied nor issued yet.
 ///
 /// Requests for other signers are not even parsed: their keys and names may be of any kind, and an error would be
 /// retried for as long as the request exists.

@@ -34,9 +34,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Seconds for which decided requests are kept.
+/// Seconds for which issued, denied and failed requests are kept.
 const DECIDED_MAX_AGE_SECONDS: i64 = 60 * 60;
-/// Seconds for which undecided requests are kept.
+/// Seconds for which undecided requests are kept, and approved requests for which no certificate is issued.
 const PENDING_MAX_AGE_SECONDS: i64 = 24 * 60 * 60;
 /// Interval between two passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(60 * 60);
@@ -87,7 +87,7 @@ fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Optio
     }
 }
 
-/// Returns the end of the first certificate, in seconds; `None` if that cannot be read.
+/// Returns the end of the first certificate's validity, as a Unix time in seconds; `None` if it cannot be read.
 fn not_after(pem: &[u8]) -> Option<i64> {
     let block = first_block(pem)?;
     let (_, certificate) = parse_x509_certificate(&block.der).ok()?;
@@ -196,7 +196,8 @@ mod tests {
         let (writer, deleted) = recording_writer("/apis/certificates.k8s.io/v1/certificatesigningrequests").await;
         let now = Timestamp::from_second(1_000_000).expect("a time");
         let cleaner = Cleaner { requests, writer, clock: Arc::new(move || now) };
-        // The worker records the stale records that the whole pass reads.
+        // As in a worker: a stale record that another part of the reconcile reads would prevent the deletions of this
+        // part.
         stale::separately(cleaner.pass()).await;
         let mut deleted = lock(&deleted).clone();
         deleted.sort_unstable();

@@ -1,8 +1,8 @@
 //! podcertificaterequest-cleaner-controller: deletes PodCertificateRequests 15 minutes after their creation, regardless
 //! of their state.
 //!
-//! A kubelet that still needs its certificate creates a new request. Upstream: pkg/controller/certificates/cleaner
-//! (pcrcleaner).
+//! A kubelet that still needs its certificate creates a new request. Upstream: pkg/controller/certificates/cleaner,
+//! PCRCleanerController.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,7 @@ const LOCAL_ERROR: u16 = 500;
 /// The write that a published object needs.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// No difference.
+    /// The object has the desired content.
     Nothing,
     /// The object does not exist.
     Create,

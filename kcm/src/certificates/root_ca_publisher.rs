@@ -85,12 +85,12 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
-/// Returns the namespace of a change, unless it was deleted, or updated while it is being deleted.
+/// Returns the key of a changed namespace, unless the namespace was deleted, or updated while it is being deleted.
 fn of_namespace(change: &Change<'_, Namespace>) -> Option<ObjectKey> {
     change.new.filter(|namespace| change.old.is_none() || namespace.active).map(|namespace| namespace.meta.key())
 }
 
-/// Returns the namespace of a root CA ConfigMap that was changed or deleted.
+/// Returns the key of the namespace whose root CA ConfigMap was changed or deleted.
 fn of_map(change: &Change<'_, ConfigMap>) -> Option<ObjectKey> {
     let old = change.old.filter(|old| &*old.meta.name == ROOT_CA)?;
     Some(ObjectKey { namespace: "".into(), name: old.meta.namespace.clone() })

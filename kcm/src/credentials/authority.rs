@@ -20,7 +20,7 @@ pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// Signer of client certificates for other clients of the API server.
 pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signer of all approved requests, regardless of their contents.
+/// Signer of approved requests with any contents.
 pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 /// The reason why an authority cannot be used.
@@ -35,7 +35,7 @@ pub enum AuthorityError {
         source: std::io::Error,
     },
     /// A file does not hold exactly one certificate.
-    #[error("{path}: expected 1 certificate, found {count}; give the one that signs")]
+    #[error("{path}: expected 1 certificate, found {count}; give a file with only the signing certificate")]
     Count {
         /// The file.
         path: String,

@@ -114,8 +114,8 @@ impl Credentials {
     /// Reads the cluster's root certificates; returns false if neither the command line nor the kubeconfig has any.
     /// Upstream: cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents.
     ///
-    /// # Errors
-    /// When the file cannot be read or holds anything but certificates.
+    /// # Errors When the file or the kubeconfig cannot be read, or the file has no certificate, or one that cannot be
+    /// decoded.
     pub fn read_root_ca(&mut self, options: &Options) -> Result<bool, CredentialError> {
         self.root_ca = root_ca(options, &self.connection)?.into();
         Ok(!self.root_ca.is_empty())
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bundle_contains_certificates_only() {
+    fn text_without_readable_certificates_is_refused() {
         let garbled = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for (pem, problem) in [("", "no certificate"), ("text", "no certificate"), (garbled, "unreadable")] {
             let error = check_certificates(pem.as_bytes()).expect_err(pem);

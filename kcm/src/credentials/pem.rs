@@ -1,14 +1,14 @@
 //! Reads the first PEM block of a text, as Go reads it.
 //!
-//! The API server accepts a certificate request that Go can read. A stricter reader would never sign some of them:
-//! those with headers, with blanks in the lines, or after a block that is not well-formed. Upstream: encoding/pem,
-//! Decode.
+//! The API server accepts a certificate request that Go can read. With a stricter reader, some of these requests would
+//! never be signed: those with headers, with blanks in the lines, or after a block that is not well-formed. Upstream:
+//! encoding/pem, Decode.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 
-/// Accepts any value of the bits after the last byte.
+/// Accepts any value of the unused bits in the last digit.
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
@@ -39,8 +39,8 @@ pub fn first_block(text: &[u8]) -> Option<Block> {
     }
 }
 
-/// Returns the last block that begins in `before`, if `after` begins with its type and dashes, as in the line that ends
-/// it.
+/// Returns the last block that begins in `before`, if `after` begins with the rest of its end line: the block's type
+/// and five dashes.
 fn block(before: &[u8], after: &[u8]) -> Option<Block> {
     let begin = before.windows(BEGIN.len()).rposition(|window| window == BEGIN)?;
     if begin > 0 && before[begin - 1] != b'\n' {
@@ -103,7 +103,7 @@ mod tests {
             ("-----BEGIN X-----\n!\n-----END X-----\n-----BEGIN A B-----\nABCD\n-----END A B-----\n", good.clone()),
             ("-----BEGIN X-----\nAAAA\n-----BEGIN A B-----\nABCD\n-----END A B-----\n", good.clone()),
             ("-----BEGIN X-----\nAAAA\n-----END Y-----\n-----BEGIN A B-----\nABCD\n-----END A B-----\n", good.clone()),
-            // Bits after the last byte that are not zero.
+            // Unused bits in the last digit that are not zero.
             ("-----BEGIN A-----\nAB==\n-----END A-----\n", Some(("A".to_owned(), vec![0]))),
             ("-----BEGIN A-----\n-----END A-----\n", Some(("A".to_owned(), vec![]))),
             ("", None),

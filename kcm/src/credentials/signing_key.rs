@@ -39,7 +39,7 @@ enum Pair {
     Ecdsa(Box<EcdsaKeyPair>, &'static Curve),
 }
 
-/// A curve that keys may be on.
+/// An elliptic curve of supported keys.
 struct Curve {
     algorithm: &'static EcdsaSigningAlgorithm,
     /// The name of its algorithm in tokens.
@@ -65,9 +65,9 @@ static CURVES: [Curve; 2] = [
     },
 ];
 
-/// `rsaEncryption` without parameters, as DER.
+/// `rsaEncryption` with the parameters `NULL`, as DER.
 const RSA_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
-/// `sha256WithRSAEncryption` without parameters, as DER.
+/// `sha256WithRSAEncryption` with the parameters `NULL`, as DER.
 const RSA_SIGNATURE_ID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b, 0x05, 0x00];
 /// `id-ecPublicKey`, as DER.
 const EC_ID: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
@@ -89,8 +89,7 @@ impl SigningKey {
     /// Reads the first private key of a PEM text: PKCS #1, PKCS #8 or SEC 1. Upstream: client-go, util/keyutil,
     /// ParsePrivateKeyPEM.
     ///
-    /// # Errors
-    /// When there is none, or its type cannot be used.
+    /// # Errors When there is no private key, or its type cannot be used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         let mut der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::Missing)?;
         let pair = match &der {
@@ -176,7 +175,7 @@ fn rsa(read: Result<RsaKeyPair, ring::error::KeyRejected>) -> Result<Pair, KeyEr
     read.map(|pair| Pair::Rsa(Box::new(pair))).map_err(|error| KeyError::Refused(error.to_string()))
 }
 
-/// Tries each curve on the PKCS #8 that `pkcs8` makes for it.
+/// Reads an ECDSA key: tries each curve with the PKCS #8 encoding that `pkcs8` returns for it.
 fn ecdsa(pkcs8: impl Fn(&Curve) -> Zeroizing<Vec<u8>>) -> Result<Pair, KeyError> {
     let mut refused = KeyError::Missing;
     for curve in &CURVES {

@@ -9,10 +9,10 @@ use kinds::Uid;
 
 use super::graph::{Graph, GraphObject};
 
-/// The media type of the drawing.
+/// The media type of Graphviz text.
 pub const GRAPHVIZ: &str = "text/vnd.graphviz";
 
-/// A node of the drawing.
+/// A vertex of the drawing: an object, or an owner that is missing from the graph.
 struct Vertex<'a> {
     api_version: &'a str,
     kind: &'a str,
@@ -65,7 +65,7 @@ pub fn draw(graph: &Graph, uids: &[Uid]) -> String {
     text
 }
 
-/// Returns everything that is connected with some objects.
+/// Returns the objects with these UIDs and all objects that are connected with them.
 fn connected_objects<'a>(graph: &'a Graph, uids: &[Uid]) -> Vec<GraphObject<'a>> {
     let mut open = uids.to_vec();
     let mut visited = HashSet::new();

@@ -15,7 +15,7 @@ use super::decide::{FOREGROUND, ORPHAN};
 use super::identity::{AbsentOwners, Identity};
 use super::owner_reads::OwnerReads;
 
-/// Work that follows from a change of the graph.
+/// An action that a change of the graph requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Check if this object exists and has to be deleted.
@@ -72,7 +72,7 @@ impl Node {
 /// One object, for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// Its coordinates; for a virtual node, those to read next.
+    /// Its coordinates; for a virtual node, the coordinates to read next.
     pub identity: Identity,
     /// Its state.
     pub state: State,
@@ -146,7 +146,7 @@ impl Graph {
         self.nodes.get(uid).map(GraphObject::of)
     }
 
-    /// Returns the namespace of an object, if it is known.
+    /// Returns the namespace of an object; empty if the object is cluster-scoped or not in the graph.
     pub fn namespace(&self, uid: &Uid) -> Str {
         self.nodes.get(uid).map(|node| node.identity.namespace.clone()).unwrap_or_default()
     }
@@ -215,8 +215,8 @@ impl Graph {
         self.link(uid, &changed, effects);
     }
 
-    /// Adds an object to its owners' dependents, and requests a check of the object if an owner differs from its
-    /// reference or is being deleted in the foreground. Upstream: pkg/controller/garbagecollector,
+    /// Adds an object to its owners' dependents, and requests a check of the object if an owner differs from the
+    /// object's reference or is being deleted in the foreground. Upstream: pkg/controller/garbagecollector,
     /// addDependentToOwners.
     fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
         let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
@@ -287,8 +287,8 @@ impl Graph {
         effects
     }
 
-    /// Applies the result that the API server has no object with these coordinates. Upstream:
-    /// pkg/controller/garbagecollector, virtual deletes.
+    /// Applies the result of an uncached read: no object has these coordinates. Upstream:
+    /// pkg/controller/garbagecollector, enqueueVirtualDeleteEvent.
     pub fn observe_absent(&mut self, identity: &Identity) -> Vec<Effect> {
         self.owner_reads.forget(&identity.uid);
         let Some(node) = self.nodes.get(&identity.uid) else { return Vec::new() };
@@ -337,7 +337,7 @@ impl Graph {
         effects
     }
 
-    /// Returns all work that follows from the current graph, for a new leader.
+    /// Returns the actions that the current graph requires. A new leader begins with them.
     pub fn unsettled(&self) -> Vec<Effect> {
         let mut effects = Vec::new();
         for (uid, node) in &self.nodes {

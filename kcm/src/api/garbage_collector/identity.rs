@@ -60,8 +60,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The owners most recently found not to exist. A UID is never reused, so an absent owner stays absent. Forgetting one
-/// costs another read.
+/// The owners most recently found not to exist. A UID is never reused, so an absent owner stays absent. Discarding an
+/// entry costs another read.
 #[derive(Debug, Default)]
 pub struct AbsentOwners {
     known: HashSet<Identity>,
@@ -72,7 +72,7 @@ impl AbsentOwners {
     /// Maximum number of owners: enough for a large namespace that is deleted as a whole.
     const CAPACITY: usize = 4096;
 
-    /// Remembers that no such object exists.
+    /// Records that no object has these coordinates.
     pub fn add(&mut self, identity: Identity) {
         if !self.known.insert(identity.clone()) {
             return;
@@ -85,7 +85,7 @@ impl AbsentOwners {
         }
     }
 
-    /// Returns true if it is known that no such object exists.
+    /// Returns true if a recorded read found no object with these coordinates.
     pub fn contains(&self, identity: &Identity) -> bool {
         self.known.contains(identity)
     }

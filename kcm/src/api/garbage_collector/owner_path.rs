@@ -1,7 +1,7 @@
 //! The object that is read for an owner's name.
 //!
 //! The API server does not check the names in ownerReferences: they may contain anything, even names that no object can
-//! have. A name must never change the path of a request, so that names with path separators and percent signs are
+//! have. A name must never change the path of a request. Therefore names with path separators and percent signs are
 //! resolved here, without a request. The result is that of upstream, whose client joins the name to the path and
 //! removes dot segments. If the path leads to another object, or to nothing, the owner does not exist. If it leads to a
 //! list or a discovery document, or is refused by the API server, that is an error, and the dependent stays.

@@ -47,7 +47,7 @@ impl OwnerReads {
         (now.saturating_duration_since(read.at) < MAX_AGE).then_some(read.state)
     }
 
-    /// Remembers a result, unless any object changed since its read began.
+    /// Stores a result, unless any object changed since its read began.
     pub fn add(&mut self, ticket: Ticket, owner: Identity, state: OwnerState, now: Instant) {
         if ticket.0 != self.changes {
             return;

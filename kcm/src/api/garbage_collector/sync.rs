@@ -93,7 +93,7 @@ impl GraphUpdater {
         }
     }
 
-    /// Adds the work that follows from the current graph, with lower priority than that of later changes.
+    /// Enqueues the actions that the current graph requires, with lower priority than those of later changes.
     fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         let effects = self.graph().unsettled();
@@ -344,8 +344,8 @@ impl Collector {
         }
     }
 
-    /// Returns the object in the state that the watch has delivered, or reads it if that is not the newest one. Every write
-    /// that is based on it has its version or UID as a precondition.
+    /// Returns the object from the cache, or reads it from the API server if the cached state is stale. Every write
+    /// that is based on this state has its version or UID as a precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         let source = self.kinds.source(resource.group, resource.plural);
         let source = source.filter(|source| !source.is_stale(&item.key()));

@@ -34,9 +34,9 @@ const FINALIZERS: &str = "NamespaceFinalizersRemaining";
 pub struct CleanupResult {
     /// Objects that still exist.
     pub objects: usize,
-    /// The number of them by finalizer.
+    /// The number of these objects by finalizer.
     pub finalizers: BTreeMap<Str, usize>,
-    /// Expected seconds until they are deleted.
+    /// Expected seconds until these objects are deleted.
     pub estimate_seconds: i64,
     /// The reason why the deletion failed, or why objects remain unexpectedly.
     pub problem: Option<String>,

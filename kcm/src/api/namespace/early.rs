@@ -2,7 +2,7 @@
 //!
 //! Until it ends, other API servers may accept new objects. Therefore a resource that was emptied early counts only if
 //! its watch shows that it is still empty afterwards; otherwise it is emptied again. A watch without any later event
-//! proves nothing, so that the early work should not be finished before the grace period ends.
+//! proves nothing. Therefore the early deletions should not end before the grace period.
 
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
@@ -31,7 +31,7 @@ const MIN_SAMPLE: usize = 100;
 pub const POD_COST: usize = 4;
 
 /// Assumed speedup of deleting kinds in parallel instead of one after the other. A server with two cores had a speedup
-/// of 1.8. The higher value here delays the start: if the work ends before the grace period, everything has to be
+/// of 1.8. The higher value here delays the start: if the deletions end before the grace period, everything has to be
 /// listed again.
 const PARALLEL_SPEEDUP: f64 = 2.2;
 
@@ -112,19 +112,19 @@ impl NamespaceDeletions {
         self.known().get(uid).cloned().unwrap_or_else(NamespaceDeletion::now)
     }
 
-    /// Changes the state of a namespace, unless it was forgotten.
+    /// Changes the state of a namespace, unless the namespace was removed.
     pub fn change(&self, uid: &Uid, change: impl FnOnce(&mut NamespaceDeletion)) {
         if let Some(deletion) = self.known().get_mut(uid) {
             change(deletion);
         }
     }
 
-    /// Forgets a deleted namespace.
+    /// Removes a deleted namespace.
     pub fn forget(&self, uid: &Uid) {
         self.known().remove(uid);
     }
 
-    /// Returns the numbers of watched objects of a namespace by kind; `None` if it is not large.
+    /// Returns the numbers of watched objects of a namespace by kind; `None` if the namespace is not large.
     pub fn object_counts(
         &self,
         namespace: &str,

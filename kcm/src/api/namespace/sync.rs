@@ -1,4 +1,4 @@
-//! One pass over a namespace that is being deleted: pods, then all else, then the namespace's finalizer.
+//! One pass over a namespace that is being deleted: pods, then all other objects, then the namespace's finalizer.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const MAX_CONCURRENT_DELETIONS: usize = 10;
 /// Maximum age of a discovery: namespaces that are deleted at about the same time share one.
 const DISCOVERY_AGE: Duration = Duration::from_secs(2);
 
-/// Maximum time to delete the objects of a resource one by one. An aggregated API may return pages without end.
+/// Maximum time to delete the objects of a resource one by one. An aggregated API may return pages forever.
 const MAX_DELETION_TIME: Duration = Duration::from_secs(600);
 
 /// Maximum wait for the watch of a resource to deliver the deletions; then the objects are listed.
@@ -156,8 +156,8 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes the pods, or else the kind with the most objects. The duration determines the time at which the other
-    /// kinds are begun, so that they are not finished before the grace period ends.
+    /// Deletes the pods, or, without pods, the kind with the most objects. The duration determines when the deletion of
+    /// the other kinds begins: it should not end before the grace period.
     async fn empty_early(
         &self,
         namespace: &TerminatingNamespace,
@@ -357,7 +357,8 @@ impl Namespaces {
         self.delete_each(served, namespace).await
     }
 
-    /// Deletes the objects of a resource one by one, page by page. Returns an empty list if there were none.
+    /// Deletes the objects of a resource one by one, page by page. Returns an empty list if there were none, otherwise
+    /// `None`.
     async fn delete_each(&self, served: &Served, namespace: &str) -> Result<Option<Vec<Meta>>, WriteError> {
         let deadline = Instant::now() + MAX_DELETION_TIME;
         let (mut token, mut size, mut found, mut problem) = (String::new(), PageSize::METADATA, 0, None);
@@ -435,7 +436,8 @@ fn to_empty(snapshot: &Snapshot) -> impl Iterator<Item = Served> {
     snapshot.preferred().filter(is_deletable).filter(move |served| !is_alias(served)).copied()
 }
 
-/// Returns the key and uid in the ObjectMeta of an object of this namespace, whichever namespace an aggregated API returns.
+/// Returns the key and uid from the ObjectMeta of an object in this namespace. The namespace in the ObjectMeta is
+/// ignored: an aggregated API may return another one.
 fn identity(meta: &[u8], namespace: &str) -> (ObjectKey, Uid) {
     let key = ObjectKey::new(namespace, find_str(meta, object_meta::NAME));
     (key, Uid::parse(find_str(meta, object_meta::UID)))

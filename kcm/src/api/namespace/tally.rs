@@ -1,7 +1,7 @@
 //! Counts of the objects that remain in a namespace.
 //!
-//! A tenant decides how many objects with finalizers there are, so that only counts are kept of them: upstream's conditions
-//! need no more.
+//! A tenant can create any number of objects with finalizers. Therefore only counts are kept, and the identities of a
+//! limited number of objects: upstream's conditions need no more.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,12 @@ use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
 
-/// Number of remaining objects up to which each deletion is awaited by the watch. More objects are only counted, and
-/// checked again after upstream's delay.
+/// Maximum number of remaining objects whose deletions the watch awaits. More objects are only counted, and checked
+/// again after upstream's delay.
 const MAX_AWAITED: usize = 10_000;
 
-/// Maximum length of a name and a namespace that the API server accepts, in bytes. An aggregated API may send longer ones.
+/// Maximum length in bytes of a name and a namespace together, as the API server accepts them. An aggregated API may
+/// send longer ones.
 const MAX_NAME_BYTES: usize = 253 + 63;
 
 /// The fields that identify an object.
@@ -92,7 +93,7 @@ impl Tally {
         Meta::decode(&self.interner, &identity, |_, _| {}).ok()
     }
 
-    /// Returns the counted objects as those that still exist after the deletion of all was requested.
+    /// Returns the counted objects as the result of deleting all objects of the resource.
     pub fn finish(self, resource: &Resource, namespace: &str, estimate_seconds: i64) -> Remaining {
         let result = CleanupResult::of(resource, namespace, self.objects, self.finalizers, estimate_seconds);
         Remaining { result, objects: self.awaited }

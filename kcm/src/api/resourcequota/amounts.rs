@@ -33,7 +33,7 @@ impl Family {
         (Self::DeviceClaims, "resource.k8s.io", "resourceclaims"),
     ];
 
-    /// Returns true if its objects may count for a resource. `classes` matters for extended resources only.
+    /// Returns true if objects of this family may count for a resource. `classes` matters for extended resources only.
     pub fn counts_for(self, name: &str, classes: &Classes) -> bool {
         match self {
             Self::Pods => is_of_pods(name),

@@ -1,4 +1,4 @@
-//! Maps changes to the quotas that count them.
+//! Maps changed objects to the quotas that count them.
 
 use std::sync::Arc;
 
@@ -120,7 +120,8 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Returns true if a quota is new, was deleted, or limits other resources than before. Written usage does not count.
+/// Returns true if a quota is new, was deleted, or limits other resources than before. Changes of its status do not
+/// matter.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -130,9 +131,9 @@ pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     }
 }
 
-/// Returns the key of a quota whose status was written. The status is compared with the objects in the cache: the cache
-/// may receive admission's write after the deletion of the object that admission has counted, and any client may have
-/// written the status.
+/// Returns the key of a quota whose status changed, so that the new status is compared with the objects in the cache.
+/// The cache may receive admission's write after the deletion of the object that admission has counted, and any client
+/// may have written the status.
 pub fn with_other_status(change: &Change<'_, ResourceQuota>) -> Option<ObjectKey> {
     let (old, new) = (change.old?, change.new?);
     let is_same =

@@ -1,4 +1,4 @@
-//! The definition of a custom resource during a migration: its condition, and its stored versions.
+//! The definition (CustomResourceDefinition) of a resource during a migration: its condition, and its stored versions.
 
 use kinds::Resource;
 use kinds::meta::ObjectKey;
@@ -32,7 +32,7 @@ pub enum Step<'a> {
     Failed,
 }
 
-/// Reports a step in the definition of a resource, if it has one.
+/// Reports a step in the definition of a resource, if the resource has one.
 ///
 /// # Errors
 /// A conflict if the definition changed since it was read. Stored versions may be removed only from an unchanged
@@ -43,7 +43,7 @@ pub async fn report_step(
     step: Step<'_>,
     now: &str,
 ) -> Result<(), WriteError> {
-    // Resources of the core group are never custom ones.
+    // Resources of the core group are never custom resources.
     if resource.group.is_empty() {
         return Ok(());
     }
@@ -59,7 +59,7 @@ pub async fn report_step(
     }
 }
 
-/// Returns the fields to apply. The definition's version makes the write fail if it has changed.
+/// Returns the fields to apply. The definition's resourceVersion makes the write fail if the definition has changed.
 ///
 /// The stored versions are always included: the API server removes a field that its field manager no longer applies.
 pub fn applied(definition: &Value, step: Step<'_>, now: &str) -> Value {

@@ -8,7 +8,8 @@ use runtime::discovery::Verbs;
 use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 
-/// Maximum time for which a new migration waits for a resource that is not served yet: its definition may be new, too.
+/// Maximum time for which a new migration waits for a resource that is not served yet: the resource's definition may be
+/// new, too.
 const NEW_DEFINITION_WAIT: Duration = Duration::from_secs(60);
 
 /// Maximum time for which a migration waits for a resource while a version of the resource's group is unavailable.
@@ -100,7 +101,7 @@ pub fn may_be_served_later(absence: Absence, now: Time) -> bool {
     may_return || is_new(absence.created, now)
 }
 
-/// Parses the version in a status: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
+/// Parses a resourceVersion: a number without leading zeros. Upstream: apimachinery/pkg/util/resourceversion.
 pub fn read_version(text: &str) -> Result<u64, String> {
     let is_well_formed = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
     let version = text.parse().ok().filter(|_| is_well_formed);
@@ -148,8 +149,8 @@ pub fn classify(result: &Result<(), WriteError>) -> PatchResult {
     if is_retriable(error) { PatchResult::Retry } else { PatchResult::Fail }
 }
 
-/// Returns true if the server does not serve the resource, for example while its definition is replaced. Such a
-/// response is not a `Status` of the API; the response about a missing object is one.
+/// Returns true if the server does not serve the resource, for example while its definition is replaced. The body of
+/// such a response is not a `Status`; the response about a missing object is one.
 fn is_not_served(error: &WriteError) -> bool {
     matches!(error, WriteError::Refused(status) if status.code == 404 && status.reason.is_empty())
 }
@@ -159,7 +160,7 @@ fn is_not_served(error: &WriteError) -> bool {
 pub enum ListFailure {
     /// A retry may succeed. Discovery decides whether the resource is still served.
     Retry,
-    /// The token has expired; this new token lists the rest of the objects in a newer state of the server.
+    /// The token has expired; this new token lists the remaining objects, in a newer state of the server.
     ContinueAt(String),
     /// The token has expired, and the list cannot be continued.
     StartAgain,

@@ -63,14 +63,14 @@ impl Pass {
         (self.left.len(), self.total)
     }
 
-    /// Lists some pages of objects. The list is read from the API server, so that it is no older than the version that
-    /// was recorded. Pages that were read before an error are not read again.
+    /// Lists at most [`PAGES`] pages of objects. The list is read from the API server, so that it is no older than the
+    /// version that was recorded. Pages that were read before an error are not read again.
     ///
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
     /// migration began are in both states, and all other objects need no patch.
     ///
-    /// # Errors
-    /// When a page cannot be read. The next call continues there.
+    /// # Errors When a page cannot be read. The next call continues at that page, or at the first page if the list
+    /// cannot be continued.
     pub async fn list_pages(&mut self, patcher: &Writer, resource: &Resource) -> Result<(), ListError> {
         for _ in 0..PAGES {
             let Some(token) = &self.next else { break };
@@ -105,7 +105,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Patches some objects.
+    /// Patches at most [`BATCH`] objects.
     ///
     /// # Errors
     /// When an object cannot be patched. It stays in the pass.

@@ -24,7 +24,7 @@ pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
 pub struct ExpressionWarning {
     /// The field of the expression.
     pub field_ref: String,
-    /// The text.
+    /// The errors in the expression, for each kind that the policy matches.
     pub warning: String,
 }
 

@@ -1,7 +1,7 @@
 //! Policy: the kinds that the rules of a policy match.
 //!
-//! A rule matches each combination of its groups, versions and resources. With lists of a few thousand names those are
-//! billions, of which only the served ones are visited.
+//! A rule matches each combination of its groups, versions and resources. Lists of a few thousand names have billions
+//! of combinations; only those that the API server serves are visited.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -60,8 +60,8 @@ type ByResource = BTreeMap<&'static str, Vec<Resource>>;
 type ByVersion = BTreeMap<&'static str, ByResource>;
 type ByGroup = BTreeMap<&'static str, ByVersion>;
 
-/// Sorts the kinds whose resource is in a rule. The empty group has the kinds of all groups, because upstream's mapper
-/// does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
+/// Returns the served kinds whose resource is in a rule, by group. The empty group has the kinds of all groups, because
+/// upstream's mapper does not distinguish the core group from an absent one. Upstream: apimachinery/pkg/api/meta,
 /// DefaultRESTMapper.KindsFor.
 fn by_group(served: impl Iterator<Item = Resource>, rules: &[Combinations]) -> ByGroup {
     let wanted: HashSet<&str> =
@@ -121,7 +121,7 @@ impl<'a> Combinations<'a> {
         self.groups.len() * self.versions.len() * self.resources.len()
     }
 
-    /// Returns the first matches, in order. As each of them has a kind, more than [`MAX_KINDS`] are not needed.
+    /// Returns the first matches, in order. Each match has at least one kind, so that [`MAX_KINDS`] matches are enough.
     fn matches<'s>(&self, served: &'s ByGroup) -> Vec<Match<'s>> {
         let of_resource = |kinds: &'s Vec<Resource>| vec![Match { position: 0, kinds }];
         let of_version = |resources: &'s ByResource| self.resources.matches(resources, 1, of_resource);
@@ -134,7 +134,7 @@ fn has_wildcard(names: &[String]) -> bool {
     names.iter().any(|name| name.contains('*'))
 }
 
-/// Returns the name in lower case; without a copy if it is already.
+/// Returns the name in lower case; borrowed if the name has only lower-case ASCII.
 fn lowercase(name: &str) -> Cow<'_, str> {
     let is_lowercase = name.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
     if is_lowercase { Cow::Borrowed(name) } else { Cow::Owned(name.to_lowercase()) }
@@ -191,7 +191,7 @@ impl Names<'_> {
     }
 
     /// Returns the names that are served. Searches each entry of the smaller list in the larger one, so that neither
-    /// many names nor many kinds make it slow.
+    /// many names nor many kinds make the search slow.
     fn served<'s, T>(&self, served: &'s BTreeMap<&'static str, T>) -> Vec<(Range<usize>, &'s T)> {
         if self.positions.len() < served.len() {
             let names = self.positions.iter();
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(names(&repeated), ["a/v1, Kind=r0000"]);
     }
 
-    /// Looks up each combination in the list of kinds.
+    /// Returns the expected kinds: searches each combination in the list of served kinds.
     fn product(rules: &[ResourceRule], served: &[Resource]) -> MatchedKinds {
         let sorted = |names: &[String]| {
             let mut names: Vec<String> = names.to_vec();

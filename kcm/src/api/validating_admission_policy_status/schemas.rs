@@ -13,8 +13,8 @@ use tracing::warn;
 
 /// Maximum number of documents in memory.
 const MAX_DOCUMENTS: usize = 8;
-/// Maximum idle time of a document, which may have megabytes. Policies that are created together share it; the next one
-/// may be created months later.
+/// Maximum idle time of a document, which may have megabytes. Policies that are created together share a document; the
+/// next policy may be created months later.
 const UNUSED_TIME: Duration = Duration::from_secs(10);
 /// Time without failures after which a document counts as readable: its next failure delays policies.
 const FAILURE_AGE: Duration = Duration::from_secs(300);
@@ -56,8 +56,7 @@ impl Schemas {
 
     /// Reads the list of documents.
     ///
-    /// # Errors
-    /// When the API server does not return them.
+    /// # Errors When the API server does not return the list.
     pub async fn index(&self) -> Result<Index, OpenApiError> {
         self.openapi.index().await
     }

@@ -107,7 +107,8 @@ impl TypeChecker {
         Ok(warnings)
     }
 
-    /// Returns the kinds of the resources. If one is not known, discovery is read again, once.
+    /// Returns the kinds that the policy's rules match. If a rule names an unknown resource, discovery is read again,
+    /// once.
     async fn matched_kinds(&self, spec: &Arc<PolicySpec>) -> Result<BTreeSet<GroupVersionKind>, ReconcileError> {
         let known = self.kinds_since(KNOWN_MAX_AGE, spec).await?;
         if !known.has_unknown {

@@ -35,7 +35,8 @@ pub fn missing_fields(token: &AccountToken, root_ca: &[u8]) -> MissingFields {
     }
 }
 
-/// Returns true if this is the referenced account. A reference without a UID matches every account with the name.
+/// Returns true if an account has the UID of a reference. A reference without a UID matches every account with the
+/// name.
 pub fn is_named(account: &Meta, uid: Option<&Uid>) -> bool {
     uid.is_none_or(|uid| *uid == account.uid)
 }

@@ -80,7 +80,7 @@ fn was_deleted_or_replaced<K: Kind>(change: &Change<'_, K>) -> bool {
     change.old.is_some_and(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
 }
 
-/// Returns the key of a deleted account; an existing one causes no work.
+/// Returns the key of a deleted account; an existing account is not enqueued.
 pub fn of_account(change: &Change<'_, ServiceAccount>) -> Option<Key> {
     let old = change.old.filter(|_| was_deleted_or_replaced(change))?;
     Some(Key::Account { account: old.meta.key(), uid: old.meta.uid.clone() })

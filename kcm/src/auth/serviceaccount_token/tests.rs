@@ -172,7 +172,7 @@ async fn token_without_uid_is_kept_for_another_account_with_the_same_name() {
     assert_eq!(deleted_tokens(false, true).await, ["of-old"], "the cache may not contain it yet");
 }
 
-/// The secret was added to the account's list and deleted before the watch of accounts delivered the first of the two.
+/// The secret was added to the account's list and deleted before the watch of accounts delivered the addition.
 #[tokio::test]
 async fn deleted_secret_is_removed_from_the_account_even_if_the_cached_account_does_not_list_it() {
     const REFERENCE_NAME: u32 = 3;

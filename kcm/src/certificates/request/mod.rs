@@ -1,7 +1,7 @@
 //! Certificate requests: their contents, and the checks of the requests of kubelets and other clients. Shared by the
 //! approving and the signing controller.
 //!
-//! Upstream: pkg/apis/certificates, helpers.
+//! Upstream: pkg/apis/certificates, helpers.go.
 
 mod der_reader;
 mod parse;

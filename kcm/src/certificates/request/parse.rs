@@ -14,7 +14,7 @@ use crate::credentials::pem::first_block;
 
 /// 1.2.840.113549.1.9.14: extensions that the certificate should have.
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
-/// 2.5.29.17
+/// 2.5.29.17: the names of the subject besides its distinguished name.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 /// The attributes in the body of a request.
 const ATTRIBUTES: u8 = 0xa0;
@@ -41,7 +41,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Reads a request. Its signature is not checked: that is the signer's part.
+    /// Reads a request. Only [`Contents::check_signature`] checks its signature.
     ///
     /// # Errors
     /// When the text contains no request; the error has the reason.

@@ -2,7 +2,7 @@
 //!
 //! A requester chooses the subject, and the checks of a request cover only a few of its attributes. The API server
 //! reads identity from certificates, for example a user's UID from an attribute of Kubernetes' own. A signer that
-//! copied the requested subject would let the requester choose that too. A certificate therefore gets only the
+//! copied the requested subject would let the requester choose this identity. A certificate therefore gets only the
 //! attributes below. Upstream: crypto/x509/pkix, Name.FillFromRDNSequence and Name.ToRDNSequence.
 
 use super::der_reader::DerValue;
@@ -43,10 +43,9 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Reads a name. Attributes of other types, and values that are not text, are left out.
+    /// Reads a name. Attributes without a field in [`Subject`], and values that are not text, are left out.
     ///
-    /// # Errors
-    /// When it is not well-formed, or a text has bytes that its type does not allow.
+    /// # Errors When the name is not well-formed, or a text has bytes that its type does not allow.
     pub fn read(name: DerValue<'_>) -> Result<Self, String> {
         const MALFORMED: &str = "the subject is malformed";
         let mut subject = Self::default();

@@ -14,7 +14,7 @@ use crate::certificates::request::Contents;
 use crate::credentials::authority::Authority;
 use crate::credentials::der::{BIT_STRING, INTEGER, OCTET_STRING, SEQUENCE, bits, der, nested, unsigned};
 
-/// Time in seconds by which a validity begins before now, because clocks of clients may be behind.
+/// Seconds before now at which a validity begins, because clocks of clients may be behind.
 const BACKDATE: i64 = 5 * 60;
 /// Lifetime in seconds from which [`BACKDATE`] also moves the end of the validity back.
 const SHORT_LIFETIME_SECONDS: i64 = 8 * 60 * 60;
@@ -179,7 +179,8 @@ fn flag_bits(flags: u16) -> Vec<u8> {
     der(BIT_STRING, &[&[unused], used].concat())
 }
 
-/// Returns an address of IPv4 in four bytes, even if it was requested as one of IPv6. Clients compare the bytes.
+/// Returns an IPv4 address in four bytes, even if it was requested as an IPv4-mapped IPv6 address. Clients compare the
+/// bytes.
 fn shortest(address: &[u8]) -> &[u8] {
     const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     address.strip_prefix(&MAPPED).unwrap_or(address)

@@ -1,4 +1,4 @@
-//! Tests of signed requests, lifetimes, and the certificates as an independent parser reads them.
+//! Tests of signed requests, lifetimes, and the certificates as two independent parsers read them.
 
 use std::time::Duration;
 

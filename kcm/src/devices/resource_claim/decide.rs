@@ -32,7 +32,7 @@ pub fn needs_claims(pod: &Pod) -> bool {
     pod.devices.as_ref().is_some_and(|devices| devices.has_claims()) && !pod.meta.is_deleting() && !pod.is_terminal()
 }
 
-/// Returns the first controller of an object that is a pod.
+/// Returns the first controller reference of an object to a pod.
 pub fn owning_pod(meta: &Meta) -> Option<&OwnerRef> {
     let is_pod = |owner: &&OwnerRef| &*owner.api_version == "v1" && &*owner.kind == Pod::RESOURCE.kind;
     meta.owners.iter().filter(|owner| owner.controller == Some(true)).find(is_pod)
@@ -195,8 +195,8 @@ pub enum Release {
 
 /// Decides on the release of a claim; `remaining` of its consumers still need it.
 ///
-/// A claim that has an allocation and never had a consumer keeps its allocation: a driver need not reserve it
-/// immediately.
+/// A claim that has an allocation and no consumer yet keeps its allocation: a driver may allocate a claim before it is
+/// reserved.
 pub fn release(claim: &Meta, state: &ClaimState, remaining: usize) -> Release {
     let is_protected = is_protected(claim);
     if remaining < state.consumers.len() {

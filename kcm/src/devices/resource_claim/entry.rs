@@ -71,7 +71,7 @@ pub struct Owner<'a> {
     pub resource: Resource,
     /// The entries of its list of claims.
     pub entries: &'a [ClaimEntry],
-    /// Writes by this process for the owner that the cache may not contain yet.
+    /// Writes by this process for the owner, which the cache may not contain yet.
     pub writes: &'a Consistency,
     /// Refused creations.
     pub refusals: &'a Refusals,
@@ -147,8 +147,8 @@ impl ResourceClaims {
         })
     }
 
-    /// Finds the claim of an entry, or creates it. Returns its name if the status does not have it yet. `group` is the
-    /// pod's PodGroup.
+    /// Finds the claim of an entry, or creates it. Returns the claim's name if the owner's status does not contain it
+    /// yet. `group` is the pod's PodGroup.
     pub(super) async fn ensure_claim(
         &self,
         owner: &Owner<'_>,

@@ -1,4 +1,4 @@
-//! Maps changes to pods, PodGroups and claims.
+//! Maps changes of objects to the keys of pods, PodGroups and claims.
 
 use std::fmt;
 use std::sync::Arc;

@@ -53,8 +53,8 @@ impl Reconcile for ResourceClaims {
 }
 
 impl ResourceClaims {
-    /// Returns true if the cache contains the claims that were written for a key. Otherwise the key is requeued when it
-    /// does.
+    /// Returns true if the cache contains the claims that were written for a key. Otherwise the key is requeued when
+    /// the cache contains them.
     pub(super) fn cache_has_claim_writes(&self, writes: &Consistency, object: &ObjectKey, key: &Key) -> bool {
         writes.caught_up(object, &self.keys.claims, self.keys.queue.waker(key))
     }

@@ -15,7 +15,7 @@ use runtime::lock::lock;
 use runtime::store::Progress;
 use runtime::write::{WriteError, Writer};
 
-/// Maximum number of namespaces that are remembered. With more of them, namespaces are compared again.
+/// Maximum number of namespaces whose comparison is recorded. With more of them, namespaces are compared again.
 const MAX_NAMESPACES: usize = 10_000;
 
 /// The newest resourceVersion among a namespace's claims. It is valid only in this history of the API server: a restore

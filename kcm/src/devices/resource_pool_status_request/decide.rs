@@ -27,7 +27,7 @@ const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct PoolsStatus {
     /// The pools in the status, sorted by name.
     pub pools: Vec<Pool>,
-    /// Number of pools before the limit of the request.
+    /// Number of pools, including those beyond the limit of the request.
     pub count: usize,
     /// The message of the condition `Complete`.
     pub message: String,

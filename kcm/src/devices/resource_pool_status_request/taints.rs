@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use kinds::resource_slice::Device;
 use kinds::{DeviceTaintRule, Taint};
 
-/// Devices that rules taint, by their names, so that no rule is compared with each device: a cluster may have thousands
-/// of rules that name one device each.
+/// Devices that rules taint, by the devices' names. Thus no rule is compared with each device: a cluster may have
+/// thousands of rules that name one device each.
 #[derive(Default)]
 struct DeviceSelection<'a> {
     all: bool,
@@ -43,7 +43,7 @@ impl<'a> TaintedDevices<'a> {
         tainted
     }
 
-    /// Reports whether taints keep pods away from a device: its own or those of rules.
+    /// Returns true if taints keep pods away from a device: the taints of its slice or those of rules.
     pub fn contains(&self, pool: &str, device: &Device) -> bool {
         device.taints.iter().any(keeps_pods_away)
             || self.in_any_pool.contains(&device.name)

@@ -133,7 +133,7 @@ pub fn truncate(subsets: &mut [Subset], max: usize) -> bool {
     true
 }
 
-/// Compares an object with the desired one.
+/// Returns the urgency of the write that makes an object equal to the desired one.
 pub fn write(current: Option<&Endpoints>, desired: &DesiredEndpoints) -> Write {
     let Some(current) = current else { return Write::Now };
     let current_mark = current.annotation(OVER_CAPACITY);

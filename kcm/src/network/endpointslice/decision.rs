@@ -19,7 +19,7 @@ pub struct View<'a> {
     pub service: &'a Service,
     /// Its pods.
     pub members: &'a Members,
-    /// Its slices, by name.
+    /// Its slices, sorted by name.
     pub existing: &'a [Arc<EndpointSlice>],
     /// The labels that slices should have.
     pub labels: &'a Labels,

@@ -1,4 +1,5 @@
-//! Hints for the clients of an endpoint: zones by their share of the cluster's CPU, or nearby clients.
+//! Hints of endpoints: the zones or nodes whose clients should use an endpoint. Zones get endpoints by their share of
+//! the cluster's CPU, or clients use endpoints in their own zone or on their own node (`trafficDistribution`).
 //!
 //! Upstream: k8s.io/endpointslice, topologycache and trafficdist.
 
@@ -32,7 +33,7 @@ fn distribution(traffic_distribution: Option<&str>) -> Option<Distribution> {
     }
 }
 
-/// Sets the hints of a family's endpoints. Slices that only need other hints become drafts. Annotations override
+/// Sets the hints of a family's endpoints. Slices whose hints have to change become drafts. Annotations override
 /// `trafficDistribution`. The allocation and events are added to `decision`.
 pub fn spread(view: &View<'_>, family: Family, mut packed: PackedSlices, decision: &mut Decision) -> PackedSlices {
     if view.service.wants_topology_hints() {

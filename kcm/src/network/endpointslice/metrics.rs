@@ -30,7 +30,7 @@ pub struct Metrics {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The sizes of each Service, of all families, and its `trafficDistribution`.
+    /// By Service: the numbers of endpoints, slices and needed slices of all families, and `trafficDistribution`.
     services: HashMap<ObjectKey, ([usize; 3], Option<Str>)>,
     /// The values of `trafficDistribution` so far. As in upstream, a value that no Service uses any longer is reported
     /// as zero.
@@ -99,7 +99,7 @@ impl Metrics {
         }
     }
 
-    /// Forgets a deleted Service.
+    /// Removes a deleted Service.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| drop(state.services.remove(key)));
     }

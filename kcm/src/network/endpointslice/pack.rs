@@ -1,9 +1,9 @@
 //! Packs endpoints into slices with as few writes as possible.
 //!
 //! Slices are never rebalanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
-//! anyway, then the one that they fit into best, and only then new slices. Upstream packs them in any order; here they
-//! keep the given order, so that pods that were created together share slices. Upstream: k8s.io/endpointslice,
-//! reconcileByPortMapping.
+//! anyway, then the unchanged slice that they fit into best, and only then new slices. Upstream packs them in any
+//! order; here they keep the given order, so that pods that were created together share slices. Upstream:
+//! k8s.io/endpointslice, reconcileByPortMapping.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::network::service_endpoints::identity::{Identity, identity, is_same};
 /// A slice to write.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// The slice that it replaces, if any.
+    /// The existing slice to update; `None`: a new slice is created.
     pub of: Option<Arc<EndpointSlice>>,
     /// Its new contents.
     pub contents: Contents,
@@ -33,7 +33,7 @@ pub struct PackedSlices {
     pub kept: Vec<Arc<EndpointSlice>>,
     /// Slices to write.
     pub drafts: Vec<Draft>,
-    /// Slices that became empty.
+    /// Slices to delete: they became empty, belong to another Service, or have ports that no pod has.
     pub dropped: Vec<Arc<EndpointSlice>>,
     /// Number of added endpoints.
     pub added: usize,
@@ -57,7 +57,7 @@ pub struct PackingInput<'a> {
     pub may_be_removed: &'a dyn Fn(&Endpoint) -> bool,
 }
 
-/// The source of an endpoint of an existing slice.
+/// An endpoint that stays in its slice.
 enum Slot {
     /// The index of a desired endpoint.
     Wanted(usize),

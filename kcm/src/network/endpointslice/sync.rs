@@ -242,7 +242,7 @@ impl EndpointSlices {
         self.writes.write(key, &metadata, plan, attempt).await
     }
 
-    /// Remembers the Service if pods were left out because their node is missing, and records an event.
+    /// Records a Service whose pods were left out because their node is missing, together with an event.
     fn report_stranded_pods(
         &self,
         key: &ObjectKey,

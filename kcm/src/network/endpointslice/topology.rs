@@ -21,7 +21,7 @@ const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role
 /// Number of endpoints for each zone.
 pub type EndpointsByZone = BTreeMap<Str, usize>;
 
-/// The zones' shares of the cluster's CPU, of at least two zones.
+/// Shares of the cluster's CPU by zone, for at least two zones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares(BTreeMap<Str, f64>);
 
@@ -35,8 +35,8 @@ pub struct Allocation {
 }
 
 impl Shares {
-    /// Returns the shares, given the thousandths of a CPU in each zone; `None` with fewer than two zones, or without
-    /// any CPU.
+    /// Returns the shares, given the CPU of each zone in millicores; `None` with fewer than two zones, or without any
+    /// CPU.
     pub fn of(zones: &BTreeMap<Str, i64>) -> Option<Self> {
         let total: i64 = zones.values().sum();
         let share = |(zone, cpu): (&Str, &i64)| (zone.clone(), *cpu as f64 / total as f64);

@@ -136,8 +136,8 @@ fn keep_last_of_each_identity(endpoints: &mut Vec<Endpoint>) {
 /// The family and the sorted ports of slices.
 type SliceGroup = (Option<Family>, Vec<Port>);
 
-/// Compares Endpoints with the slices that mirror them, given by name. Upstream: pkg/controller/endpointslicemirroring,
-/// reconcile.
+/// Compares Endpoints with the slices that mirror them, which are sorted by name. Upstream:
+/// pkg/controller/endpointslicemirroring, reconcile.
 pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoints: usize) -> Decision {
     let mut decision = Decision::default();
     let labels = labels(endpoints);

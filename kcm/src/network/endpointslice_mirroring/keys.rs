@@ -1,4 +1,4 @@
-//! Maps changes to the keys of Endpoints.
+//! Maps changes of Endpoints and Services to the keys of Endpoints.
 
 use std::sync::Arc;
 

@@ -81,7 +81,7 @@ impl fmt::Debug for Counts {
     }
 }
 
-/// The source of metrics.
+/// Encodes [`Counts`] when metrics are collected.
 #[derive(Debug)]
 pub struct CountsCollector(pub Arc<Counts>);
 

@@ -32,7 +32,8 @@ use sync::Mirror;
 /// Name of the event source.
 const COMPONENT: &str = "endpoint-slice-mirroring-controller";
 
-/// First and longest delay after a failure (defaultSyncBackOff and maxSyncBackOff).
+/// First and longest delay after a failure. Upstream: pkg/controller/endpointslicemirroring, defaultSyncBackOff and
+/// maxSyncBackOff.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(100));
 
 /// The controller.

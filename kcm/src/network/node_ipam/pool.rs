@@ -64,7 +64,7 @@ impl Pool {
         (&self.ranges, self.tries.clone())
     }
 
-    /// Records the ranges of a node. A range that was reserved for it, and that it did not get, is free again.
+    /// Records the ranges of a node. A range that was reserved for the node but not assigned to it is free again.
     ///
     /// # Errors
     /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are still

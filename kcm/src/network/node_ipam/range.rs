@@ -111,7 +111,7 @@ impl Range {
         (self.count, self.used())
     }
 
-    /// Statistics of its parts.
+    /// Returns the statistics of its parts.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -135,7 +135,7 @@ impl Range {
         Some(self.part(index))
     }
 
-    /// Marks parts as allocated that a node has already.
+    /// Marks the parts that a node has as allocated.
     pub fn occupy(&mut self, (first, last): Parts) {
         for index in first..=last {
             let is_reserved = self.is_reserved(index);

@@ -1,4 +1,4 @@
-//! Policy: the addresses in a ServiceCIDR, and the conditions for its deletion.
+//! Policy: the addresses in a range (ServiceCIDR), and the conditions for its deletion.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use kinds::{IpAddress, ServiceCidr};
 use runtime::text::api_time;
 use serde_json::{Value, json};
 
-/// The finalizer that blocks the deletion of a range while it is needed.
+/// The finalizer that blocks the deletion of a range while a Service needs the range.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
 /// Grace period in seconds: after the request to delete a range, API servers may still allocate addresses from it.

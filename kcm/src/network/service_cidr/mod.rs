@@ -66,7 +66,7 @@ fn start(manager: &mut Manager, context: &Context) {
     });
     let (changed, all) = (queue.clone(), ranges.clone());
     addresses.subscribe(move |change| {
-        // An update changes neither the address nor its ranges.
+        // An update does not change the address.
         if change.old.is_some() == change.new.is_some() {
             return;
         }

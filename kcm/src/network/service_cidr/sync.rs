@@ -31,7 +31,8 @@ pub struct Ranges {
     pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// For each range, the address that prevented its deletion at the last sync. While it exists, no other is checked.
+    /// For each range, the address that prevented its deletion at the last sync. While this address exists, no other is
+    /// checked.
     pub blocking_address: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 
@@ -99,7 +100,8 @@ impl Ranges {
         Ok(Outcome::Done)
     }
 
-    /// Returns an address that would no longer be in any range. Upstream: pkg/controller/servicecidrs, canDeleteCIDR.
+    /// Returns the address of a Service that no other range contains. Upstream: pkg/controller/servicecidrs,
+    /// canDeleteCIDR.
     fn find_orphaned_address(&self, key: &ObjectKey, range: &ServiceCidr) -> Option<ObjectKey> {
         let ranges = self.ranges.all();
         if decide::has_parents(range, &ranges) {
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unneeded_range_is_only_written_to_remove_the_own_finalizer() {
+    async fn unneeded_range_is_only_written_to_remove_the_controllers_finalizer() {
         let (outcome, requests) = release("another/finalizer", &["10.0.1.1"]).await;
         assert!(matches!(outcome, Outcome::Done) && requests.is_empty(), "{requests:?}");
         let (outcome, requests) = release(FINALIZER, &["10.0.1.1"]).await;

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// The longest delay of a write that only removes endpoints, or addresses, that get no traffic.
 ///
-/// No client acts on such a removal, and in a rollout such removals are needed one by one. A new endpoint is never
-/// delayed, even if it is not ready: cloud load balancers register an endpoint before it may become ready.
+/// No client acts on such a removal, and a rollout causes such removals one by one. A new endpoint is never delayed,
+/// even if it is not ready: cloud load balancers register an endpoint before it may become ready.
 pub const IDLE_REMOVAL_DELAY: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a change waits because a creation for its Service was refused. Traffic follows outdated

@@ -1,11 +1,11 @@
 //! The pace of writes while the pods of a Service change faster than they are written.
 //!
 //! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
-//! Without a gap this leads to up to twice as many writes as upstream's, which writes slices in sequence and computes
-//! all endpoints of the Service before each batch. The gap is the time that the writes of the batch usually take in
-//! total, and that of two more writes. The usual time counts, not that of these writes: a write that happened to be
-//! slow has delayed its changes already, and a gap of the same length would delay the next ones again. The gap applies
-//! only to changes that arrive during a batch; changes that arrive one by one are never delayed.
+//! Without a gap this leads to up to twice as many writes as in upstream, which writes slices in sequence and computes
+//! all endpoints of the Service before each batch. The gap is the usual duration of a write, times the number of writes
+//! in the batch plus two. The measured duration of the batch is not used: a write that happened to be slow has delayed
+//! its changes already, and a gap of the same length would delay the next ones again. The gap applies only to changes
+//! that arrive during a batch; changes that arrive one by one are never delayed.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -14,11 +14,11 @@ use std::time::Duration;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// Minimum cooldown, until the usual time is known.
+/// Minimum cooldown, also until the usual duration is known.
 const MIN_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// Number of writes whose time is added to that of the batch. Without them, a Service of 250 pods with a hundred changes
-/// a second has up to 1.4 times as many writes as with upstream's manager.
+/// Number of writes that are added to those of the batch. Without them, a Service of 250 pods with a hundred changes a
+/// second has up to 1.4 times as many writes as with upstream's manager.
 const ADDED_WRITES: u32 = 2;
 
 /// Maximum cooldown. Only an API server that is overloaded by writes needs more time for a batch. In a measurement with
@@ -30,12 +30,12 @@ const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 const MIN_STEP: Duration = Duration::from_millis(1);
 
 /// The usual duration of this controller's writes: approximately the median of the latest ones. After a change of the
-/// load it is right again within about twenty writes; a single slow write hardly changes it.
+/// load, the estimate is right again within about twenty writes; a single slow write hardly changes it.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Duration>);
 
 impl Pace {
-    /// Runs a write of a batch.
+    /// Runs a write of a batch, and corrects the usual duration.
     pub async fn add<T>(&self, write: impl Future<Output = T>) -> T {
         let begun = Instant::now();
         let written = write.await;

@@ -82,8 +82,8 @@ fn published_fields(pod: &Pod) -> impl PartialEq {
     (pod.meta.uid.clone(), pod.meta.is_deleting(), pod.ready, network)
 }
 
-/// Returns the Services whose endpoints a change of a pod may change. A pod that is not an endpoint before and after
-/// the change affects no Service. Upstream: k8s.io/endpointslice/util, GetPodUpdateProjectionKey and
+/// Returns the Services whose endpoints a change of a pod may change. A pod that is an endpoint neither before nor
+/// after the change affects no Service. Upstream: k8s.io/endpointslice/util, GetPodUpdateProjectionKey and
 /// GetServicesToUpdate.
 pub fn services_of(change: &Change<'_, Pod>, selectors: &Selectors) -> Vec<ObjectKey> {
     let matching = |pod: &Pod| {

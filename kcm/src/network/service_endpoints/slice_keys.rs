@@ -41,7 +41,7 @@ struct OwnWrites {
     deletions: HashSet<Uid>,
 }
 
-/// Number of remembered versions above which those that the watch has skipped are dropped.
+/// Number of recorded versions above which those that the watch has passed are dropped.
 const MAX_VERSIONS: usize = 1024;
 
 impl OwnWrites {
@@ -61,12 +61,12 @@ impl OwnChanges {
         lock(&self.0)
     }
 
-    /// Remembers a version.
+    /// Records the version of a write, unless the cache has reached it.
     pub fn wrote(&self, store: &Store<EndpointSlice>, version: u64) {
         self.lock().wrote(store, version);
     }
 
-    /// Remembers that a slice is about to be updated: the watch may be faster than the response.
+    /// Records that a slice is about to be updated: the watch may deliver the update before the response arrives.
     pub fn updating(&self, uid: &Uid) {
         self.lock().updates.insert(uid.clone(), Vec::new());
     }
@@ -82,7 +82,7 @@ impl OwnChanges {
         delivered.iter().any(|version| Some(*version) != written)
     }
 
-    /// Remembers that an object is about to be deleted.
+    /// Records that a slice is about to be deleted.
     pub fn deleting(&self, uid: &Uid) {
         self.lock().deletions.insert(uid.clone());
     }
@@ -111,7 +111,7 @@ impl OwnChanges {
 /// The urgency of the reconcile of a slice's Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// Immediately: the Service may be waiting for this change.
+    /// Immediately: the Service's key may be waiting for the cache to contain this deletion.
     Now,
     /// Delayed: another client changed the slice, and may be about to change others.
     Soon,

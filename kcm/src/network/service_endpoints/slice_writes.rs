@@ -72,8 +72,8 @@ impl Plan {
         self.delete.clear();
     }
 
-    /// Replaces a creation and a deletion of one family by one update, if `can_reuse` allows it: fewer writes.
-    /// Upstream: k8s.io/endpointslice, finalize.
+    /// Replaces each pair of a creation and a deletion in one family by one update, if `can_reuse` allows it. This
+    /// saves writes. Upstream: k8s.io/endpointslice, finalize.
     pub fn recycle(&mut self, can_reuse: impl Fn(&EndpointSlice) -> bool) {
         let mut contents: Vec<Option<Contents>> = self.create.drain(..).map(Some).collect();
         let mut by_family: BTreeMap<Option<Family>, VecDeque<usize>> = BTreeMap::new();
@@ -134,11 +134,11 @@ pub struct SliceWrites {
     pub writer: Writer,
     /// Writes by this process that the cache has to contain before the next decision about a key.
     pub consistency: Arc<Consistency>,
-    /// The changes made here, which need no further reconcile.
+    /// This process's writes of slices. When the watch delivers them, no reconcile is needed.
     pub own: Arc<OwnChanges>,
-    /// The queue to which keys are added again.
+    /// The controller's queue.
     pub queue: Arc<Queue<ObjectKey>>,
-    /// The value of the label of the manager.
+    /// The value of the label `endpointslice.kubernetes.io/managed-by`.
     pub manager: &'static str,
     /// Delay of the reconcile after another client changed a slice.
     pub delay: Duration,
@@ -146,7 +146,7 @@ pub struct SliceWrites {
     pub gate: CreationGate,
     /// Refused creations.
     pub refusals: Refusals,
-    /// The time that the writes take.
+    /// The usual duration of the writes.
     pub pace: Pace,
 }
 
@@ -222,7 +222,7 @@ impl SliceWrites {
     }
 
     /// Executes a plan. After a failure, nothing is deleted. No slice is created if the namespace is being deleted.
-    /// Changes that arrive during the writes are written at their [`Pace`]. A refused `attempt` is recorded.
+    /// Changes that arrive during the writes are written after a cooldown ([`Pace`]). A refused `attempt` is recorded.
     ///
     /// Returns the number of successful writes, and the first failure.
     pub async fn write(
@@ -395,13 +395,14 @@ mod tests {
         Contents { family: Some(Family::V4), ports: Arc::new([]), endpoints: Vec::new() }
     }
 
-    /// Executes the plan against a server that returns a status code and a message for the requests of a method.
+    /// Executes the plan of [`execute`] against a server that returns a status code and a message for the requests of a
+    /// method.
     async fn write(refused: Method, code: u16, message: &'static str) -> (WriteCounts, Result<(), WriteFailure>) {
         let writes = writes(move |method| (*method == refused).then(|| (code, message.as_bytes().to_vec()))).await;
         execute(&writes).await
     }
 
-    /// Returns the writes of a server that refuses some methods.
+    /// Returns a [`SliceWrites`] for a server that refuses some methods.
     async fn writes(refusal: impl Fn(&Method) -> Option<(u16, Vec<u8>)> + Send + Sync + 'static) -> SliceWrites {
         let writer = writer(move |method, _| {
             let written = || (200, envelope::wrap(&EndpointSlice::RESOURCE, &object("written")));

@@ -13,27 +13,27 @@ use kinds::ip::Ip;
 /// MB with 20,000 addresses on each of 20,000 ports must not be expanded to all combinations.
 const MAX_ADDRESSES: usize = 1 << 20;
 
-/// Subsets overlap so much that their canonical form is too large.
+/// The error for subsets that overlap so much that their canonical form is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// The addresses of a subset by rank, each with its readiness.
+/// The addresses of a subset, each with its rank (its index in the result of [`distinct`]) and its readiness.
 type RankedAddresses = Vec<(usize, bool)>;
 
-/// Returns the fields by which two addresses are the same one.
+/// Returns the identity of an address: two addresses with equal identities are the same address.
 pub fn identity(address: &Address) -> (&Ip, Option<&Uid>) {
     (&address.ip, address.target.as_ref().map(Target::uid))
 }
 
-/// Returns ports in an order that does not depend on the given one. There may be thousands of lists of thousands of
-/// ports. Equal lists are found by a look-up of their sorted form, and never compared in pairs.
+/// Returns ports in sorted order. There may be thousands of lists of thousands of ports. Equal lists are found by a
+/// look-up of their sorted form, and never compared in pairs.
 pub fn sorted_ports(ports: &[Port]) -> Vec<Port> {
     let mut ports: Vec<Port> = ports.to_vec();
     ports.sort_unstable();
     ports
 }
 
-/// Returns the distinct addresses of subsets, sorted. Of duplicates the first counts.
+/// Returns the distinct addresses of subsets, sorted. Only the first of duplicate addresses is returned.
 fn distinct(subsets: &[Subset]) -> Vec<&Address> {
     let mut addresses: Vec<&Address> =
         subsets.iter().flat_map(|subset| subset.ready.iter().chain(&subset.not_ready)).collect();
@@ -73,8 +73,8 @@ fn ports_by_subsets(subsets: &[Subset]) -> HashMap<Vec<usize>, Vec<Option<&Port>
     ports
 }
 
-/// Returns subsets in canonical form: ports with the same addresses share a subset, and everything is sorted. Of
-/// duplicate addresses the first counts; an address that any subset lists as not ready is not ready.
+/// Returns subsets in canonical form: ports with the same addresses share a subset, and everything is sorted. The first
+/// of duplicate addresses counts; an address that any subset lists as not ready is not ready.
 ///
 /// Addresses and ports are not combined: the cost is linear unless subsets overlap.
 ///

@@ -59,7 +59,7 @@ impl TriggerTimes {
         }
     }
 
-    /// Forgets a deleted Service.
+    /// Removes a deleted Service.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
