@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_active_namespace_without_the_account_gets_one() {
+    fn account_is_created_only_in_an_active_namespace_without_it() {
         let account = decode::<ServiceAccount>(&meta(DEFAULT, "a"));
         for (phase, exists, expected) in [
             ("Active", false, true),

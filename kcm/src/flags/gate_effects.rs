@@ -1,6 +1,6 @@
 //! Effects of the feature gates on this manager.
 //!
-//! Gates that are not listed belong to other components. As with upstream, they are accepted and change nothing here.
+//! Gates that are not listed belong to other components. As in upstream, they are accepted and change nothing here.
 
 use component::flags::gates::Fixed;
 
@@ -32,7 +32,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("AllowParsingUserUIDFromCertAuth", Switches("the HTTPS port takes the client's UID from its certificate")),
     ("AtomicFIFO", AlwaysOn(IN_ORDER)),
     ("CBORServingAndStorage", AlwaysOff("`/flagz` and `/statusz` are served as text, JSON and YAML")),
-    ("ClientsAllowCARotation", AlwaysOn("certificates of authorities are always read again")),
+    ("ClientsAllowCARotation", AlwaysOn("the CA file of the API server is always read again when it changes")),
     ("ClientsAllowCBOR", AlwaysOff(CBOR)),
     ("ClientsAllowTLSCacheGC", AlwaysOn("connections that are no longer used are always closed")),
     ("ClientsPreferCBOR", AlwaysOff(CBOR)),
@@ -48,7 +48,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("DRAExtendedResource", AlwaysOn("quotas always count extended resources that are backed by devices")),
     ("DRAPrioritizedList", Switches("resourceclaim-controller creates claims with prioritized lists")),
     ("DRAResourcePoolStatus", Switches("resourcepoolstatusrequest-controller runs")),
-    ("DRAWorkloadResourceClaims", Switches("claims of PodGroups are created, shared by their pods, and evicted together")),
+    ("DRAWorkloadResourceClaims", Switches("claims of PodGroups are created and shared by the pods of a group, which are evicted when a device of such a claim is tainted")),
     ("DeploymentReplicaSetTerminatingReplicas", Switches("`status.terminatingReplicas` of ReplicaSets and Deployments")),
     ("DynamicResourceAllocation", AlwaysOn("controllers of devices always run, and quotas always count the devices of ResourceClaims")),
     ("GenericWorkload", Switches("podgroup-protection-controller runs; resourceclaim-controller reads PodGroups of pods")),

@@ -40,8 +40,7 @@ pub static COMPONENT: Component = Component {
 
 /// Reads and checks the manager's command line, without the program's name.
 ///
-/// # Errors
-/// All errors: parse errors, and violated rules about the other flags.
+/// # Errors All arguments that cannot be parsed, and all rules that the other flags violate.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

@@ -97,10 +97,10 @@ component::flags! {
     "Horizontal-pod-autoscaler-controller" {
         "concurrent-horizontal-pod-autoscaler-syncs": Int32 = "5", Effective, "HorizontalPodAutoscalers reconciled concurrently";
         "horizontal-pod-autoscaler-cpu-initialization-period": Duration = "5m0s", Effective, "How long after a pod's start its CPU samples may be left out";
-        "horizontal-pod-autoscaler-downscale-stabilization": Duration = "5m0s", Effective, "How far back recommendations are remembered; never scales below the highest of them";
+        "horizontal-pod-autoscaler-downscale-stabilization": Duration = "5m0s", Effective, "Period whose highest recommendation is the lower limit of scaling down";
         "horizontal-pod-autoscaler-initial-readiness-delay": Duration = "30s", Effective, "How long after a pod's start a readiness change still counts as the first";
         "horizontal-pod-autoscaler-sync-period": Duration = "15s", Effective, "How often replica counts are computed";
-        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", Effective, "Ratio of actual to desired metric value may differ from 1.0 by this much without scaling";
+        "horizontal-pod-autoscaler-tolerance": Float64 = "0.1", Effective, "Maximum difference from 1.0 of the ratio of actual to desired metric value that causes no scaling";
     }
     "Job-controller" {
         "concurrent-job-syncs": Int32 = "5", Effective, "Jobs reconciled concurrently";
@@ -131,7 +131,7 @@ component::flags! {
         "unhealthy-zone-threshold": Float32 = "0.55", Effective, "A zone with this share of Nodes not ready (and at least 3) is unhealthy";
     }
     "Persistentvolume-binder-controller" {
-        "enable-dynamic-provisioning": Bool = "true", Effective, "Provision volumes dynamically where the environment can";
+        "enable-dynamic-provisioning": Bool = "true", Effective, "Provision volumes dynamically in environments that support it";
         "enable-hostpath-provisioner": Bool = "false", Effective, "Provision HostPath volumes without a cloud; for tests on one node only";
         "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffect, "Directory with flex volume plugins";
         "pv-recycler-increment-timeout-nfs": Int32 = "30", Effective, "Seconds per GiB added to the deadline of an NFS scrubber pod";
@@ -161,7 +161,7 @@ component::flags! {
         "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty: no tokens are created";
     }
     "Ttl-after-finished-controller" {
-        "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs checked for their time to live concurrently";
+        "concurrent-ttl-after-finished-syncs": Int32 = "5", Effective, "Finished Jobs whose time to live is checked concurrently";
     }
     "Validatingadmissionpolicy-status-controller" {
         "concurrent-validating-admission-policy-status-syncs": Int32 = "5", Effective, "ValidatingAdmissionPolicies type-checked concurrently";

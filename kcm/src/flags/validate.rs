@@ -31,7 +31,7 @@ static SIGNERS: [[&str; 2]; 4] = [
     ["cluster-signing-legacy-unknown-cert-file", "cluster-signing-legacy-unknown-key-file"],
 ];
 
-/// Checks all rules, in upstream's order. `gates` are the resolved ones.
+/// Checks all rules, in upstream's order. `gates` are the resolved feature gates.
 pub fn rules(values: &Values, gates: &Gates, violations: &mut Violations) {
     rules::ranges(&RANGES, values, violations);
     rules::controllers(UPSTREAM, values, violations);

@@ -160,7 +160,7 @@ fn conditions_of_other_clients_keep_their_place() {
 }
 
 #[test]
-fn only_own_finalizer_is_removed() {
+fn only_the_controllers_finalizer_is_removed() {
     assert_eq!(without_own(&finalizers(&["z/z", "kubernetes", "a/x"])), finalizers(&["a/x", "z/z"]));
     assert!(without_own(&finalizers(&["kubernetes"])).is_empty());
 }
@@ -271,11 +271,11 @@ async fn update_that_always_conflicts_is_retried_with_backoff() {
     }
 }
 
-/// A page of widgets with these names, and a label and finalizers each; `next` is the token of the next one.
+/// A page of widgets with these names, and a label and finalizers each; `next` is the token of the next page.
 fn page_of_widgets(names: &[&str], label: &str, next: &str) -> (u16, Vec<u8>) {
     let mut list = Vec::new();
     list.put_message(1, |meta| {
-        // The versions of some aggregated APIs are no numbers.
+        // The versions of some aggregated APIs are not numbers.
         meta.put_str(list_meta::RESOURCE_VERSION, "9/12");
         meta.put_str(list_meta::CONTINUE, next);
     });

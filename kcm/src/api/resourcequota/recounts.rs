@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_count_is_due_first_and_on_request_and_at_its_time() {
+    fn first_count_is_full_and_later_ones_on_request_or_at_the_set_time() {
         let recounts = Recounts::default();
         let key = ObjectKey::new("n", "quota");
         let now = Instant::now();

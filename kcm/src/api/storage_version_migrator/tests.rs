@@ -126,7 +126,7 @@ fn error_of_the_first_list_names_the_resource() {
 }
 
 #[test]
-fn missing_resource_is_given_up_after_ten_minutes_while_its_group_is_unavailable() {
+fn migration_of_a_missing_resource_fails_after_ten_minutes_while_its_group_is_unavailable() {
     for (name, age, absent, is_unavailable, expected) in [
         ("new", 59, 59, false, true),
         ("old", 60, 0, false, false),
@@ -134,7 +134,7 @@ fn missing_resource_is_given_up_after_ten_minutes_while_its_group_is_unavailable
         ("shortly before the end", 9000, 599, true, true),
         ("for too long", 9000, 600, true, false),
         ("for too long, although new", 59, 600, true, true),
-        ("noticed in the future", 9000, -5, true, true),
+        ("missing since a future time", 9000, -5, true, true),
     ] {
         let now = Time(10_000);
         let absence = Absence { created: Time(now.0 - age), since: Time(now.0 - absent), is_unavailable };

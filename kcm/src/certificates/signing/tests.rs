@@ -121,7 +121,7 @@ fn certificates_contain_the_request() {
 }
 
 #[test]
-fn mapped_address_is_one_of_ipv4() {
+fn ipv4_mapped_address_becomes_an_ipv4_address() {
     let signers = Signers::one(KUBELET_SERVING, &path("p256-ca.crt"), &path("p256-ca.key"));
     let authority = signers.of(KUBELET_SERVING).expect("a signer").current().expect("a pair");
     let v6 = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 1];

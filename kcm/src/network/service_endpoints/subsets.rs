@@ -218,7 +218,6 @@ mod tests {
     }
 
     proptest! {
-        /// The canonical form equals that of all combinations.
         #[test]
         fn canonical_form_equals_that_of_all_combinations(
             given in proptest::collection::vec(

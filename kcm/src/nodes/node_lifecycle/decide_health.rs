@@ -49,7 +49,7 @@ pub struct Grace {
     pub running: Duration,
 }
 
-/// Applies the current node and its Lease. `age` is the age of the node.
+/// Returns the health of a node after its Ready condition and its Lease were observed. `age` is the age of the node.
 pub fn observe(
     before: Option<Health>,
     ready: Option<&NodeCondition>,

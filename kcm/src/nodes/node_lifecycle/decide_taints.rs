@@ -9,9 +9,9 @@ use kinds::{Node, Str};
 use runtime::text::api_time;
 use serde_json::{Map, Value, json};
 
-/// The node reports that it is not ready.
+/// Taint key of a node that reports that it is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The node is unresponsive.
+/// Taint key of an unresponsive node.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";

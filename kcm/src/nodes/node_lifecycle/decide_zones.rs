@@ -1,7 +1,8 @@
 //! Rates at which nodes of a zone are tainted, by the number of its nodes that are not ready.
 //!
-//! A zone in which most nodes fail is more likely disconnected than dead. In a cluster in which all nodes fail it is
-//! this process that is disconnected: no node is tainted. Upstream: pkg/controller/nodelifecycle, handleDisruption.
+//! A zone in which most nodes fail is more likely disconnected than dead. If all nodes of the cluster fail, this
+//! process is more likely disconnected than they are dead: no node is tainted. Upstream: pkg/controller/nodelifecycle,
+//! handleDisruption.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -113,7 +114,7 @@ impl Pace {
         self.tokens = 1.0;
     }
 
-    /// Changes the rate. A bucket that was empty stays empty. Upstream: pkg/controller/nodelifecycle,
+    /// Changes the rate. A full bucket stays full, any other becomes empty. Upstream: pkg/controller/nodelifecycle,
     /// RateLimitedTimedQueue.SwapLimiter.
     pub fn set_rate(&mut self, rate: f64, now: Instant) {
         if self.rate == rate {
@@ -187,8 +188,8 @@ pub enum DisruptionChange {
     SomeRecovered,
 }
 
-/// Updates the states and rates of all zones from a census. Zones without counted nodes keep their state; if there is
-/// no other zone, nothing changes.
+/// Updates the states and rates of all zones from a census. A zone without counted nodes keeps its state unless the
+/// failure of all nodes begins or ends. Without any counted node, nothing changes.
 pub fn update_disruption(
     zones: &mut BTreeMap<Str, Zone>,
     census: &BTreeMap<Str, Census>,

@@ -1,4 +1,4 @@
-//! Maps changes to nodes.
+//! Maps changes of nodes to keys.
 
 use std::sync::Arc;
 

@@ -90,11 +90,12 @@ struct NodeState {
 struct State {
     nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
-    /// A version of a Lease that the API server has and the watch has not delivered: until it does, no node is marked.
+    /// A version of a Lease that the API server has and the watch has not delivered: until the watch delivers it, no
+    /// node is marked.
     behind: Option<WriteVersion>,
 }
 
-/// A node in a pass, with the status of its Ready condition after it.
+/// A node in a pass, with the status of its Ready condition after this pass has written it.
 struct NodeInPass {
     node: Arc<Node>,
     ready: Option<Str>,
@@ -171,7 +172,7 @@ impl Monitor {
         let nodes = self.nodes.by_index(&EVERY, 0);
         let count = nodes.len();
         self.track_nodes(&nodes).await;
-        if self.can_trust_heartbeats(now) {
+        if self.check_lease_watch(now) {
             self.examine(nodes, now).await;
         }
         if let Some(health) = &mut self.state().watch_health {
@@ -181,8 +182,8 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Returns true if missing heartbeats can be trusted now.
-    fn can_trust_heartbeats(&self, now: Instant) -> bool {
+    /// Checks the Lease watch. Returns true if it is up to date: only then does a missing heartbeat count.
+    fn check_lease_watch(&self, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
         let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
@@ -325,8 +326,8 @@ impl Monitor {
         unresponsive
     }
 
-    /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with true if its Lease could
-    /// be read and was not renewed. The error is the version of a Lease that shows that the watch is behind.
+    /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with false if its Lease could
+    /// not be read, otherwise with true. The error is the version of a renewed Lease that the watch has not delivered.
     async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {
@@ -384,8 +385,8 @@ impl Monitor {
             .await
     }
 
-    /// Writes the status of one unresponsive node. Returns false if the API server's node has a heartbeat that the
-    /// cache does not have.
+    /// Writes the status of one unresponsive node. Returns false if the node was deleted, or has a heartbeat on the API
+    /// server that the cache does not contain.
     async fn write_unresponsive(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);

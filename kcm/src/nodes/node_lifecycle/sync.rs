@@ -1,4 +1,4 @@
-//! One reconcile of a node's taints and labels, and the patch of a node that both loops use.
+//! One reconcile of a node's taints and labels, and the patch of a node's taints that the monitor uses.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Detects a stalled Lease watch or a paused process, both of which make healthy nodes look unresponsive.
 //!
-//! Some Lease changes at least every 10 s, because API servers renew their own. If the watch delivers nothing for 20 s,
-//! the watch is stalled, not the nodes: no node is marked unresponsive. After the watch recovers, or after this process
-//! was paused for that long, all grace periods restart. A single stale Lease is caught by the lease circuit breaker,
-//! which reads it from the API server.
+//! Some Lease changes at least every 10 s, because API servers renew their identity Leases. If the watch delivers
+//! nothing for 20 s, the watch is stalled, not the nodes: no node is marked unresponsive. After the watch recovers, or
+//! after this process was paused for that long, all grace periods restart. A single stale Lease is caught by the lease
+//! circuit breaker, which reads it from the API server.
 //!
 //! The watch is checked only once per pass. A watch that has delivered a change since the last pass was not stalled,
 //! however long ago that pass was. Otherwise, with a long period between passes, each pass would restart all grace
@@ -19,7 +19,7 @@ pub const STALL: Duration = Duration::from_secs(20);
 /// The state of the Lease watch in a pass. It decides whether a node without a recent heartbeat is unresponsive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchState {
-    /// The watch is current: a missing heartbeat can be trusted.
+    /// The watch is current: a missing heartbeat counts.
     Current,
     /// The watch is stalled: no node is marked unresponsive.
     Stalled,

@@ -24,7 +24,8 @@ pub fn no_execute_taints(taints: &[Taint]) -> impl Iterator<Item = &Taint> {
 }
 
 /// Returns the time for which a pod tolerates taints: each taint is matched with the first toleration that fits, and
-/// the shortest of their times counts (GetMatchingTolerations, getMinTolerationTime).
+/// the shortest of their times counts. Upstream: pkg/apis/core/v1/helper, GetMatchingTolerations;
+/// pkg/controller/tainteviction, getMinTolerationTime.
 pub fn tolerated_time<'a>(
     taints: impl Iterator<Item = &'a Taint>,
     tolerations: Option<&Tolerations>,
@@ -53,8 +54,8 @@ pub enum Decision {
     Wait(Instant),
 }
 
-/// Decides about a pod. A running countdown is kept if the pod tolerates another finite time now: it began earlier than
-/// a new one would. Upstream: pkg/controller/tainteviction, processPodOnNode.
+/// Returns the action for a pod. A running countdown is kept if the tolerated time changes to another finite time: a
+/// new countdown would begin later. Upstream: pkg/controller/tainteviction, processPodOnNode.
 pub fn decide(tolerated_time: ToleratedTime, running: Option<&Stage>, now: Instant) -> Decision {
     match (tolerated_time, running) {
         (ToleratedTime::Always, _) => Decision::Stay,

@@ -39,7 +39,7 @@ pub fn subscribe(
     });
 }
 
-/// Returns the node, if its `NoExecute` taints that evict pods changed. A deleted node changes nothing.
+/// Returns the node, if its `NoExecute` taints changed. The deletion of a node evicts no pod.
 pub fn node_with_changed_taints<'a>(change: &Change<'a, Node>) -> Option<&'a Arc<Node>> {
     let new = change.new?;
     let before = change.old.map_or(&[][..], |old| &old.taints);

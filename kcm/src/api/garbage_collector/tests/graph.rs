@@ -46,7 +46,7 @@ fn dependents_are_checked_when_their_owner_is_deleted() {
 }
 
 #[test]
-fn an_owner_without_dependents_is_not_remembered() {
+fn absence_of_an_owner_without_dependents_is_not_recorded() {
     let mut graph = graph(&[(A, object(1, "n", vec![]))]);
     assert!(graph.remove_deleted(&uid(1)).is_empty() && !graph.absent.contains(&identity(&A, 1, "n")));
 }
@@ -69,7 +69,7 @@ fn virtual_owner_is_verified_once_and_until_a_watch_delivers_it() {
 }
 
 #[test]
-fn virtual_owner_without_references_is_forgotten() {
+fn virtual_owner_without_references_is_removed() {
     let mut graph = graph(&[(A, object(2, "n", vec![owner(&A, 1)]))]);
     graph.observe(&A, &object(2, "n", vec![]));
     assert_eq!(graph.len(), (1, 0));
@@ -226,7 +226,7 @@ fn objects_of_an_unwatched_kind_are_unknown_and_not_deleted() {
 }
 
 #[test]
-fn number_of_remembered_absent_owners_is_limited() {
+fn number_of_recorded_absent_owners_is_limited() {
     let mut absent = AbsentOwners::default();
     for number in 0..5000 {
         absent.add(identity(&A, number, "n"));

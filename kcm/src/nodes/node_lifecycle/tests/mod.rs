@@ -339,7 +339,7 @@ fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     pace.wait(now).map(|wait| wait.as_secs())
 }
 
-/// A census, its consequence, and the shortest waits of the zones then.
+/// A census, its consequence, and the minimum waits of the zones after it.
 type Step<'a> = (Count<'a>, DisruptionChange, &'a [Option<u64>]);
 
 #[test]
@@ -462,7 +462,7 @@ fn wait_for_a_token_is_valid_at_any_rate() {
 type Check = (u64, u64, WatchState);
 
 #[test]
-fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
+fn watch_is_stalled_when_its_version_does_not_change_and_recovers_once() {
     use WatchState::{Current, JustRecovered, Stalled};
     let histories: [(&str, u64, &[Check]); 6] = [
         (
@@ -503,7 +503,7 @@ fn watch_is_stalled_when_it_does_not_move_and_recovers_once() {
     }
 }
 
-/// A pass that marks the pods of many nodes may take longer than a watch may deliver nothing.
+/// A pass that marks the pods of many nodes may take longer than [`STALL`].
 #[test]
 fn long_pass_is_not_a_stall() {
     let begun = Instant::now();
