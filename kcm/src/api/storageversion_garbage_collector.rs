@@ -164,7 +164,8 @@ impl Reconcile for Collector {
 }
 
 impl Collector {
-    /// Reads the StorageVersion and the Lease of each entry from the API server, since both caches may be stale.
+    /// Removes stale entries. Reads the StorageVersion and the Lease of each entry from the API server, since both
+    /// caches may be stale.
     async fn sync(&self, key: &ObjectKey) -> Result<Outcome, ReconcileError> {
         let version = match self.writer.get(&StorageVersion::RESOURCE, key).await {
             Err(error) if error.is_not_found() => return Ok(Outcome::Done),

@@ -196,8 +196,7 @@ mod tests {
         let (writer, deleted) = recording_writer("/apis/certificates.k8s.io/v1/certificatesigningrequests").await;
         let now = Timestamp::from_second(1_000_000).expect("a time");
         let cleaner = Cleaner { requests, writer, clock: Arc::new(move || now) };
-        // As in a worker: a stale record that another part of the reconcile reads would prevent the deletions of this
-        // part.
+        // Stands for the worker, which records the stale records that the whole pass reads.
         stale::separately(cleaner.pass()).await;
         let mut deleted = lock(&deleted).clone();
         deleted.sort_unstable();

@@ -50,8 +50,8 @@ impl Requests {
 
     /// Replaces a subresource of a request by `object`, which contains the version that it is based on.
     ///
-    /// # Errors When the API server refuses the write for another reason than a change of the request, or the response
-    /// is lost.
+    /// # Errors
+    /// When the API server refuses the write for another reason than a change of the request, or the response is lost.
     pub async fn replace(&self, key: &ObjectKey, subresource: &str, object: &[u8]) -> Result<Outcome, ReconcileError> {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some(subresource), object).await {
             Ok(response) => {

@@ -1,14 +1,14 @@
 //! Writes DER: the encodings that PKCS #8 keys and certificates need.
 
-/// `INTEGER`
+/// Tag of an `INTEGER`.
 pub const INTEGER: u8 = 0x02;
-/// `BIT STRING`
+/// Tag of a `BIT STRING`.
 pub const BIT_STRING: u8 = 0x03;
-/// `OCTET STRING`
+/// Tag of an `OCTET STRING`.
 pub const OCTET_STRING: u8 = 0x04;
-/// `SEQUENCE`
+/// Tag of a `SEQUENCE`.
 pub const SEQUENCE: u8 = 0x30;
-/// `SET`
+/// Tag of a `SET`.
 pub const SET: u8 = 0x31;
 
 /// Encodes one value.

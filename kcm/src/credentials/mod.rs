@@ -114,8 +114,8 @@ impl Credentials {
     /// Reads the cluster's root certificates; returns false if neither the command line nor the kubeconfig has any.
     /// Upstream: cmd/kube-controller-manager/app, getKubeAPIServerCAFileContents.
     ///
-    /// # Errors When the file or the kubeconfig cannot be read, or the file has no certificate, or one that cannot be
-    /// decoded.
+    /// # Errors
+    /// When the file or the kubeconfig cannot be read, or the file has no certificate, or one that cannot be decoded.
     pub fn read_root_ca(&mut self, options: &Options) -> Result<bool, CredentialError> {
         self.root_ca = root_ca(options, &self.connection)?.into();
         Ok(!self.root_ca.is_empty())

@@ -89,7 +89,8 @@ impl SigningKey {
     /// Reads the first private key of a PEM text: PKCS #1, PKCS #8 or SEC 1. Upstream: client-go, util/keyutil,
     /// ParsePrivateKeyPEM.
     ///
-    /// # Errors When there is no private key, or its type cannot be used.
+    /// # Errors
+    /// When there is no private key, or its type cannot be used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         let mut der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::Missing)?;
         let pair = match &der {

@@ -40,7 +40,8 @@ pub static COMPONENT: Component = Component {
 
 /// Reads and checks the manager's command line, without the program's name.
 ///
-/// # Errors All arguments that cannot be parsed, and all rules that the other flags violate.
+/// # Errors
+/// All arguments that cannot be parsed, and all rules that the other flags violate.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

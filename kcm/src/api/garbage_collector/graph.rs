@@ -287,7 +287,7 @@ impl Graph {
         effects
     }
 
-    /// Applies the result of an uncached read: no object has these coordinates. Upstream:
+    /// Applies the result of a check: no object on the API server has these coordinates. Upstream:
     /// pkg/controller/garbagecollector, enqueueVirtualDeleteEvent.
     pub fn observe_absent(&mut self, identity: &Identity) -> Vec<Effect> {
         self.owner_reads.forget(&identity.uid);

@@ -85,7 +85,7 @@ impl AbsentOwners {
         }
     }
 
-    /// Returns true if a recorded read found no object with these coordinates.
+    /// Returns true if it is recorded that no object has these coordinates.
     pub fn contains(&self, identity: &Identity) -> bool {
         self.known.contains(identity)
     }

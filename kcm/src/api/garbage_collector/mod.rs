@@ -1,8 +1,9 @@
 //! garbage-collector-controller: deletes objects that have lost all their owners.
 //!
 //! It watches the metadata of every kind, keeps a graph of owners and dependents, and deletes objects none of whose
-//! owners exists. It also implements foreground deletion and orphaning. An object is deleted only after uncached reads
-//! have confirmed that its owners do not exist. Upstream: pkg/controller/garbagecollector.
+//! owners exists. It also implements foreground deletion and orphaning. An object is deleted only after a watch has
+//! delivered the deletion of each owner, or an uncached read has found that the owner does not exist or is being
+//! deleted in the foreground. Upstream: pkg/controller/garbagecollector.
 
 mod decide;
 mod dump;

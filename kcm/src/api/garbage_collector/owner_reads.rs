@@ -1,9 +1,9 @@
 //! Results of reading owners from the API server within the last second.
 //!
 //! Many dependents of one owner are checked together; without this cache each of them would read the owner again. A
-//! result must not outlive a change of its owner: only the deletion of the owner causes a check. A dependent that is
-//! kept because of an older result would never be checked again. Every change of an object in the graph therefore
-//! discards results about it, and results of reads that are in progress.
+//! result must not outlive a change of its owner: the change causes one check of each dependent. A dependent that this
+//! check keeps because of an older result would never be checked again. Every change of an object in the graph
+//! therefore discards results about it, and results of reads that are in progress.
 
 use std::collections::HashMap;
 use std::time::Duration;

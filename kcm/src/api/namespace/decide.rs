@@ -207,7 +207,7 @@ pub fn discovery_problem(failed: &BTreeMap<String, String>) -> Option<String> {
     ))
 }
 
-/// Returns the namespace's finalizers without `kubernetes`, in order.
+/// Returns the namespace's finalizers without `kubernetes`, sorted and without duplicates.
 pub fn without_own(finalizers: &[Str]) -> Vec<Str> {
     let mut others: Vec<Str> = finalizers.iter().filter(|finalizer| &***finalizer != FINALIZER).cloned().collect();
     others.sort();

@@ -156,8 +156,8 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes the pods, or, without pods, the kind with the most objects. The duration determines when the deletion of
-    /// the other kinds begins: it should not end before the grace period.
+    /// Deletes the pods, or, without pods, the kind with the most objects. Their duration determines when the deletions
+    /// of the other kinds begin, which should not end before the grace period.
     async fn empty_early(
         &self,
         namespace: &TerminatingNamespace,
@@ -277,7 +277,8 @@ impl Namespaces {
             others.into_iter().partition(|served| deletion.emptied.contains(&name(served)));
         self.empty_all(&open, namespace, &mut pass).await;
         if pass.findings.is_clean() {
-            // All resources are listed again before the finalizer is removed.
+            // All resources are listed again before the finalizer is removed, except those whose watches show that they
+            // stayed empty.
             if let Some(version) = deletion.after_grace {
                 known.retain(|served| !self.stays_empty(served, &namespace.meta.name, version));
             }

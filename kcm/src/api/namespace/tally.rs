@@ -13,8 +13,8 @@ use kinds::{Interner, Meta, Resource, Str};
 
 use super::decide::CleanupResult;
 
-/// Maximum number of remaining objects whose deletions the watch awaits. More objects are only counted, and checked
-/// again after upstream's delay.
+/// Maximum number of remaining objects whose deletions are awaited through the watch. More objects are only counted,
+/// and checked again after upstream's delay.
 const MAX_AWAITED: usize = 10_000;
 
 /// Maximum length in bytes of a name and a namespace together, as the API server accepts them. An aggregated API may

@@ -32,7 +32,7 @@ pub fn counted_objects(name: &str) -> Option<(&str, &str)> {
     (!NOT_COUNTED.contains(&counted)).then_some(counted)
 }
 
-/// The objects of a namespace that a quota may count. Lists of families that it does not limit may be empty.
+/// The objects of a namespace that a quota may count. Lists of families that the quota does not limit may be empty.
 #[derive(Default)]
 pub struct Content {
     /// Its pods.
@@ -60,7 +60,7 @@ pub struct NamespaceUsage {
     pub amounts: BTreeMap<Str, Amount>,
     /// Resources that cannot be counted, but may be later.
     pub unknown: Vec<Str>,
-    /// The earliest time at which a pod that is being deleted stops counting.
+    /// The time until the first pod that is being deleted stops counting; `None` without such a pod.
     pub recheck: Option<Duration>,
 }
 

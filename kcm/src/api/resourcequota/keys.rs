@@ -13,7 +13,7 @@ use super::amounts::{Family, may_depend_on_classes};
 use super::decide::{counted_objects, equal_quantities};
 use super::recounts::{CountMode, Recounts};
 
-/// Enqueues the quotas that a change affects. All changes except additions may lower the usage.
+/// Enqueues the quotas that a change affects. All changes except additions of counted objects may lower the usage.
 pub fn subscribe(registry: &Registry, queue: &Arc<Queue<ObjectKey>>, recounts: &Arc<Recounts>) {
     let quotas = registry.store::<ResourceQuota>();
     let added = queue.clone();

@@ -2,7 +2,7 @@
 //!
 //! Admission adds to the usage when objects are created. This controller counts when a quota is new or changed, when
 //! objects are added or deleted or their amounts change, and once per period. It counts from caches and from the census
-//! of all kinds, and lists nothing. Upstream: pkg/controller/resourcequota and pkg/quota.
+//! of the kinds that quotas name, and lists nothing. Upstream: pkg/controller/resourcequota and pkg/quota.
 
 mod amounts;
 mod census;

@@ -171,9 +171,9 @@ impl Quotas {
         content
     }
 
-    /// Returns the pod whose extended resources a claim was created for. The pod's status names the claim. Before it
-    /// does, the oldest claim that was created for the pod's extended resources counts. Upstream:
-    /// pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
+    /// Returns the pod whose extended resources a claim was created for. It must be the claim that the pod's status
+    /// names. While the status names none, it must be the oldest claim that was created for the pod's extended
+    /// resources. Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
     fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
         let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
         if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {

@@ -35,8 +35,8 @@ pub enum Step<'a> {
 /// Reports a step in the definition of a resource, if the resource has one.
 ///
 /// # Errors
-/// A conflict if the definition changed since it was read. Stored versions may be removed only from an unchanged
-/// definition.
+/// When a request fails. It fails with a conflict if the definition changed since it was read: stored versions may be
+/// removed only from an unchanged definition.
 pub async fn report_step(
     writer: &Writer,
     resource: &GroupResource,

@@ -27,7 +27,8 @@ pub struct NextMigrations {
     pub next: Option<Arc<StorageVersionMigration>>,
 }
 
-/// Decides which of a resource's migrations runs: the oldest that has not ended, by name among those of the same age.
+/// Returns the migrations of a resource that need an action. The oldest one that has not ended runs next; migrations of
+/// the same age run in the order of their names.
 pub fn next_migrations(mut migrations: Vec<Arc<StorageVersionMigration>>) -> NextMigrations {
     migrations.sort_by(|a, b| a.meta.by_creation(&b.meta));
     let mut actions = NextMigrations::default();

@@ -9,9 +9,9 @@ use tracing::{debug, info};
 use super::NAME;
 use super::decide::{ListFailure, PatchResult, classify, list_failure, read_version};
 
-/// Patches in one reconcile.
+/// Maximum number of patches in one reconcile.
 const BATCH: usize = 200;
-/// Pages of the list in one reconcile.
+/// Maximum number of pages that are listed in one reconcile.
 const PAGES: usize = 20;
 
 /// The reason why a page of objects could not be listed.
@@ -25,7 +25,7 @@ pub enum ListError {
     Version(String),
 }
 
-/// The objects of a migration that are left to patch.
+/// The objects of a migration that are not patched yet, and the state of their list.
 pub struct Pass {
     uid: Uid,
     version: u64,
@@ -69,8 +69,9 @@ impl Pass {
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
     /// migration began are in both states, and all other objects need no patch.
     ///
-    /// # Errors When a page cannot be read. The next call continues at that page, or at the first page if the list
-    /// cannot be continued.
+    /// # Errors
+    /// When a page cannot be read. The next call continues at that page, or at the first page if the list cannot be
+    /// continued.
     pub async fn list_pages(&mut self, patcher: &Writer, resource: &Resource) -> Result<(), ListError> {
         for _ in 0..PAGES {
             let Some(token) = &self.next else { break };

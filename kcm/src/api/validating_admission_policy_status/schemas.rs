@@ -20,7 +20,7 @@ const UNUSED_TIME: Duration = Duration::from_secs(10);
 const FAILURE_AGE: Duration = Duration::from_secs(300);
 /// The time during which a document that cannot be read delays policies. After that they are checked without it.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(60);
-/// Maximum number of remembered failed documents.
+/// Maximum number of recorded failed documents.
 const MAX_FAILURES: usize = 1_024;
 
 /// A document that was read.
@@ -56,7 +56,8 @@ impl Schemas {
 
     /// Reads the list of documents.
     ///
-    /// # Errors When the API server does not return the list.
+    /// # Errors
+    /// When the API server does not return the list.
     pub async fn index(&self) -> Result<Index, OpenApiError> {
         self.openapi.index().await
     }

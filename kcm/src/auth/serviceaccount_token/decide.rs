@@ -42,7 +42,7 @@ pub fn is_named(account: &Meta, uid: Option<&Uid>) -> bool {
 }
 
 /// Returns true if a token belongs to the account with this UID. The caller has compared the names. Upstream:
-/// apiserver, IsServiceAccountToken.
+/// apiserver/pkg/authentication/serviceaccount, IsServiceAccountToken.
 pub fn is_token_of(token: &AccountToken, uid: &Uid) -> bool {
     token.account_uid.as_ref().is_none_or(|named| named == uid)
 }

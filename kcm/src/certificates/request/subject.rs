@@ -45,7 +45,8 @@ pub struct Subject {
 impl Subject {
     /// Reads a name. Attributes without a field in [`Subject`], and values that are not text, are left out.
     ///
-    /// # Errors When the name is not well-formed, or a text has bytes that its type does not allow.
+    /// # Errors
+    /// When the name is not well-formed, or a text has bytes that its type does not allow.
     pub fn read(name: DerValue<'_>) -> Result<Self, String> {
         const MALFORMED: &str = "the subject is malformed";
         let mut subject = Self::default();

@@ -15,7 +15,7 @@ pub struct Counts {
     pub published: usize,
     /// Devices of claims that the rule selects; needed for [`NO_EFFECT`] only.
     pub allocated: usize,
-    /// Pods that are evicted, or would be.
+    /// Pods that are evicted because of the rule; with [`NO_EFFECT`], pods that NoExecute would evict.
     pub pods: usize,
     /// The number of their namespaces.
     pub namespaces: usize,

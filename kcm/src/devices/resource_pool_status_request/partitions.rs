@@ -47,8 +47,8 @@ struct Group<'a> {
 }
 
 impl<'a> PoolDevices<'a> {
-    /// Groups the devices of a pool. The attribute that the request names is used only if no slice
-    /// names one.
+    /// Groups the devices of a pool. The attribute that the request names is used only if no slice with devices names
+    /// one.
     pub fn new(
         request: &ResourcePoolStatusRequest,
         pool: &str,

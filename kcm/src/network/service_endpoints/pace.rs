@@ -25,8 +25,7 @@ const ADDED_WRITES: u32 = 2;
 /// a maximum of 200 ms, many changing Services caused 1.6 times as many writes on such an API server as with upstream.
 const MAX_COOLDOWN: Duration = Duration::from_millis(500);
 
-/// Minimum correction of the usual duration by one write. Above this minimum, a correction is an eighth of the usual
-/// duration.
+/// One write changes the usual duration by at most an eighth of it, or by at most this time if that is longer.
 const MIN_STEP: Duration = Duration::from_millis(1);
 
 /// The usual duration of this controller's writes: approximately the median of the latest ones. After a change of the

@@ -25,7 +25,7 @@ use super::slice_keys::{OwnChanges, by_service, slices_of};
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::refusals::{Attempt, Refusals};
 
-/// Maximum number of slices of one Service that are written concurrently.
+/// Maximum number of slices of one Service that are updated concurrently.
 const MAX_CONCURRENT_UPDATES: usize = 4;
 
 /// The writes of a Service's slices.

@@ -114,8 +114,8 @@ impl Pace {
         self.tokens = 1.0;
     }
 
-    /// Changes the rate. A full bucket stays full, any other becomes empty. Upstream: pkg/controller/nodelifecycle,
-    /// RateLimitedTimedQueue.SwapLimiter.
+    /// Changes the rate. A full bucket stays full; any other bucket, and one whose rate was zero, becomes empty.
+    /// Upstream: pkg/controller/nodelifecycle, RateLimitedTimedQueue.SwapLimiter.
     pub fn set_rate(&mut self, rate: f64, now: Instant) {
         if self.rate == rate {
             return;

@@ -327,7 +327,7 @@ impl Monitor {
     }
 
     /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with false if its Lease could
-    /// not be read, otherwise with true. The error is the version of a renewed Lease that the watch has not delivered.
+    /// not be read, otherwise with true. The error is the newest version of a Lease that the watch has not delivered.
     async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {
@@ -385,8 +385,8 @@ impl Monitor {
             .await
     }
 
-    /// Writes the status of one unresponsive node. Returns false if the node was deleted, or has a heartbeat on the API
-    /// server that the cache does not contain.
+    /// Writes the status of one unresponsive node. Returns false if the node was deleted or replaced, or has a
+    /// heartbeat on the API server that the cache does not contain.
     async fn write_unresponsive(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);

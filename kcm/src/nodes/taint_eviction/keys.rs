@@ -1,4 +1,4 @@
-//! Maps changes to the keys of pods.
+//! Maps changes of nodes and pods to the keys of pods.
 
 use std::sync::Arc;
 
