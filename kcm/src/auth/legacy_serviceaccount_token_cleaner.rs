@@ -200,7 +200,7 @@ impl Cleaner {
         let now = (self.clock)();
         let since = self.tracked_since(tracking).await?;
         let is_tracked = is_tracked_for(&since, self.period, now).ok_or_else(|| {
-            format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, not a date of the form 2006-01-02")
+            format!("{TRACKED_SINCE} of ConfigMap {tracking} is {since:?}, not a date of the form YYYY-MM-DD")
         })?;
         if !is_tracked {
             return Ok(());

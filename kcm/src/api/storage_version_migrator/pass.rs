@@ -63,7 +63,7 @@ impl Pass {
         (self.left.len(), self.total)
     }
 
-    /// Lists at most [`PAGES`] pages of objects. The list is read from the API server, so that it is no older than the
+    /// Lists at most `PAGES` pages of objects. The list is read from the API server, so that it is no older than the
     /// version that was recorded. Pages that were read before an error are not read again.
     ///
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
@@ -106,7 +106,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Patches at most [`BATCH`] objects.
+    /// Patches at most `BATCH` objects.
     ///
     /// # Errors
     /// When an object cannot be patched. It stays in the pass.

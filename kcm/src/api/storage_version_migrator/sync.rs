@@ -135,7 +135,7 @@ impl Migrator {
             is_unavailable: snapshot.has_failed(&migration.group),
         };
         if may_be_served_later(absence, self.now()) {
-            return Err(ReconcileError::new("the API server does not serve the resource (yet)"));
+            return Err(ReconcileError::new("the API server does not serve the migration's resource; retrying"));
         }
         Ok(None)
     }

@@ -79,7 +79,7 @@ impl Schemas {
                 entry.used = Instant::now();
                 return Ok(Some(entry.document.clone()));
             }
-            if cache.is_given_up(path) {
+            if cache.is_unreadable(path) {
                 return Ok(None);
             }
         }
@@ -137,7 +137,7 @@ impl Cache {
     }
 
     /// Returns true if the failures of a document have lasted for [`UNREADABLE_DELAY`], and the last one is recent.
-    fn is_given_up(&self, path: &str) -> bool {
+    fn is_unreadable(&self, path: &str) -> bool {
         self.failures.get(path).is_some_and(|failure| {
             failure.last.duration_since(failure.first) >= UNREADABLE_DELAY && failure.last.elapsed() < UNREADABLE_DELAY
         })
@@ -193,13 +193,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn document_that_fails_delays_policies_for_a_minute_only() {
         let mut cache = Cache::default();
-        assert!(!cache.record_failure("slow") && !cache.is_given_up("slow"));
+        assert!(!cache.record_failure("slow") && !cache.is_unreadable("slow"));
         tokio::time::advance(UNREADABLE_DELAY / 2).await;
         assert!(!cache.record_failure("slow"));
         tokio::time::advance(UNREADABLE_DELAY / 2).await;
-        assert!(cache.record_failure("slow") && cache.is_given_up("slow"));
+        assert!(cache.record_failure("slow") && cache.is_unreadable("slow"));
         tokio::time::advance(UNREADABLE_DELAY).await;
-        assert!(!cache.is_given_up("slow"), "it is retried");
+        assert!(!cache.is_unreadable("slow"), "it is retried");
         cache.keep("slow", document());
         assert!(!cache.record_failure("slow"));
     }

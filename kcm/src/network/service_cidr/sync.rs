@@ -49,7 +49,7 @@ impl Ranges {
         let range = match self.consistency.read(key, &self.ranges, self.queue.waker(key)) {
             Cached::Current(range) => range,
             Cached::Absent => {
-                self.remember(key, None);
+                self.set_blocking_address(key, None);
                 return Ok(Outcome::Done);
             }
             Cached::Lagging => return Ok(Outcome::WaitingForCache),
@@ -82,7 +82,7 @@ impl Ranges {
             return Err(ReconcileError::new(problem));
         }
         let blocking_address = self.find_orphaned_address(key, range);
-        self.remember(key, blocking_address.clone());
+        self.set_blocking_address(key, blocking_address.clone());
         if let Some(address) = blocking_address {
             info!(range = &*key.name, address = &*address.name, "keeping the finalizer: a Service needs this range");
             // The condition is written even if only another client's finalizer keeps the range.
@@ -115,7 +115,7 @@ impl Ranges {
         found.or_else(|| self.addresses.all().into_iter().find(needs)).map(|address| address.meta.key())
     }
 
-    fn remember(&self, key: &ObjectKey, address: Option<ObjectKey>) {
+    fn set_blocking_address(&self, key: &ObjectKey, address: Option<ObjectKey>) {
         let mut blocking_address = lock(&self.blocking_address);
         match address {
             Some(address) => drop(blocking_address.insert(key.clone(), address)),

@@ -290,7 +290,7 @@ impl Monitor {
             })
             .collect();
         if self.update_zones(&places, &in_pass, now) == DisruptionChange::AllFailed {
-            error!("no node is ready: no pod is evicted until one is");
+            error!("no node is ready: no pod is evicted until a node is ready");
             // All nodes lose their taints, including those whose heartbeat could not be verified.
             self.untaint(&all).await;
         } else {
