@@ -262,7 +262,8 @@ mod tests {
     }
 
     fn gathered(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Result<Vec<String>, String> {
-        let rules = gather(role, role.aggregates.as_ref().expect("it aggregates"), |_| all.to_vec())?;
+        let rules =
+            gather(role, role.aggregates.as_ref().expect("the role has an aggregation rule"), |_| all.to_vec())?;
         Ok(rules.iter().map(|rule| rule.list(policy_rule::RESOURCES).collect()).collect())
     }
 
@@ -300,7 +301,7 @@ mod tests {
         let started = CpuTime::now();
         assert_eq!(gathered(&sum, &all).expect("valid").len(), resources.len());
         assert!(started.elapsed() < std::time::Duration::from_secs(3), "{:?}", started.elapsed());
-        let selectors = sum.aggregates.as_deref().expect("it aggregates");
+        let selectors = sum.aggregates.as_deref().expect("the role has an aggregation rule");
         assert_eq!(candidates(&selectors[0]).len(), 1, "a repeated value is looked up once");
     }
 

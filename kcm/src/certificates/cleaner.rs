@@ -175,7 +175,7 @@ mod tests {
     fn requests_with_expired_certificates_are_deleted() {
         // Any certificate is enough; this one expires in a hundred years.
         let pem = include_str!("signing/testdata/p256-ca.crt");
-        let end = not_after(pem.as_bytes()).expect("it has an end");
+        let end = not_after(pem.as_bytes()).expect("the certificate has an end");
         for (certificate, after, is_deleted) in [(pem, 0, false), (pem, 1, true), ("damaged", 1, false)] {
             let now = Timestamp::from_second(end + after).expect("a time");
             let request = request(KUBELET_CLIENT, &[], &[("Approved", 0)], certificate);

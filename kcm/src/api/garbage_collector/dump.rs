@@ -190,7 +190,7 @@ mod tests {
         ] {
             assert!(all.lines().any(|own| own == line), "{line} is not in\n{all}");
         }
-        assert!(!all.contains("alone"), "it has neither owners nor dependents");
+        assert!(!all.contains("alone"), "the object has neither owners nor dependents");
         let some = draw(&graph, &[Uid::parse("pod")]);
         assert!(some.contains("\"pod\" -> \"set\"") && !some.contains("orphan"), "{some}");
         assert_eq!(draw(&Graph::default(), &[]), "strict digraph full {\n}\n");

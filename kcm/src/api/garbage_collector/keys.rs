@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(queue.len(), 1);
         let taken = queue.next().await.expect("a key");
         queue.add(key(1, "observed"));
-        assert!(queue.is_empty(), "it is never checked twice at the same time");
+        assert!(queue.is_empty(), "an object is never checked twice at the same time");
         queue.done(&taken);
         assert_eq!(queue.len(), 1);
     }

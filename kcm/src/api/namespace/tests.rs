@@ -97,7 +97,7 @@ fn pods_get_their_grace_period_once() {
 
 #[test]
 fn all_five_conditions_are_set_in_order() {
-    let after = Findings::default().conditions(&[], true, at(5)).expect("they are new");
+    let after = Findings::default().conditions(&[], true, at(5)).expect("the conditions are new");
     assert_eq!(texts(&after), NO_PROBLEMS);
     assert!(after.iter().all(|condition| condition.last_transition == Time(5)));
     assert_eq!(Findings::default().conditions(&after, true, at(9)), None, "nothing to write");
@@ -120,8 +120,8 @@ fn conditions_report_the_problems() {
     findings.add(&Resource { plural: "secrets", ..PODS }, &held(1, &[("a/x", 1)]));
     findings.add(&PODS, &CleanupResult::failed("second"));
     findings.add(&PODS, &CleanupResult::failed("first"));
-    let earlier = Findings::default().conditions(&[], true, at(5)).expect("they are new");
-    let after = findings.conditions(&earlier, true, at(9)).expect("they differ");
+    let earlier = Findings::default().conditions(&[], true, at(5)).expect("the conditions are new");
+    let after = findings.conditions(&earlier, true, at(9)).expect("the conditions differ");
     assert_eq!(
         texts(&after),
         [
@@ -138,10 +138,10 @@ fn conditions_report_the_problems() {
     );
     let moved: Vec<i64> = after.iter().map(|condition| condition.last_transition.0).collect();
     assert_eq!(moved, [9, 5, 9, 9, 9]);
-    let while_pods_remain = findings.conditions(&[], false, at(9)).expect("they are new");
+    let while_pods_remain = findings.conditions(&[], false, at(9)).expect("the conditions are new");
     assert_eq!(texts(&while_pods_remain)[3..], NO_PROBLEMS[3..], "remaining objects are not counted yet");
     assert!(!findings.is_clean() && findings.problem().is_some_and(|problem| problem.contains("first")));
-    let after_recovery = Findings::default().conditions(&after, true, at(12)).expect("they differ");
+    let after_recovery = Findings::default().conditions(&after, true, at(12)).expect("the conditions differ");
     assert_eq!(texts(&after_recovery), NO_PROBLEMS);
 }
 
@@ -155,7 +155,8 @@ fn conditions_of_other_clients_keep_their_place() {
         last_update: Time(0),
         last_transition: Time(1),
     };
-    let after = Findings::default().conditions(std::slice::from_ref(&other), true, at(5)).expect("they are new");
+    let after =
+        Findings::default().conditions(std::slice::from_ref(&other), true, at(5)).expect("the conditions are new");
     assert_eq!((after.len(), &after[0]), (6, &other));
 }
 
@@ -188,7 +189,7 @@ proptest! {
         }
         prop_assert_eq!(findings.is_clean(), left == 0 && !failed && !broken);
         prop_assert!(findings.recheck_delay() >= Duration::from_secs(1));
-        let after = findings.conditions(&[], true, at(1)).expect("they are new");
+        let after = findings.conditions(&[], true, at(1)).expect("the conditions are new");
         prop_assert_eq!(findings.conditions(&after, true, at(2)), None);
     }
 }

@@ -68,7 +68,7 @@ mod tests {
         let key = ObjectKey::new("n", "quota");
         let now = Instant::now();
         let at = |seconds| now + Duration::from_secs(seconds);
-        assert_eq!(recounts.begin(&key, now), CountMode::Full, "it was never counted");
+        assert_eq!(recounts.begin(&key, now), CountMode::Full, "the quota was never counted");
         assert_eq!(recounts.schedule(&key, None), None);
         assert_eq!(recounts.begin(&key, at(1_000_000)), CountMode::RaiseOnly, "something was added");
         recounts.request(&key);

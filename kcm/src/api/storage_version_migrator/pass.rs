@@ -237,7 +237,7 @@ mod tests {
         pass.total = 1;
         assert!(pass.patch_batch(&writer, &RESOURCE).await.is_err() && !pass.is_complete());
         *lock(&is_served) = true;
-        assert!(pass.patch_batch(&writer, &RESOURCE).await.is_ok() && pass.is_complete(), "it was deleted");
+        assert!(pass.patch_batch(&writer, &RESOURCE).await.is_ok() && pass.is_complete(), "the object was deleted");
     }
 
     #[tokio::test]

@@ -186,7 +186,10 @@ mod tests {
         lock(&cache).documents.get_mut("used").expect("a document").used = Instant::now();
         tokio::time::sleep(UNUSED_TIME).await;
         assert_eq!(lock(&cache).documents.keys().collect::<Vec<_>>(), ["used"]);
-        tokio::time::timeout(UNUSED_TIME * 2, dropping).await.expect("it ends with the last one").expect("no panic");
+        tokio::time::timeout(UNUSED_TIME * 2, dropping)
+            .await
+            .expect("the task ends with the last document")
+            .expect("no panic");
         assert_eq!(lock(&cache).documents.capacity(), 0);
     }
 
@@ -199,7 +202,7 @@ mod tests {
         tokio::time::advance(UNREADABLE_DELAY / 2).await;
         assert!(cache.record_failure("slow") && cache.is_unreadable("slow"));
         tokio::time::advance(UNREADABLE_DELAY).await;
-        assert!(!cache.is_unreadable("slow"), "it is retried");
+        assert!(!cache.is_unreadable("slow"), "the document is read again");
         cache.keep("slow", document());
         assert!(!cache.record_failure("slow"));
     }

@@ -445,7 +445,7 @@ fn shareable_devices_are_summed_up() {
 fn long_error_is_cut_at_256_bytes() {
     let pool = "ö".repeat(200);
     let slice = Slice { pool: &pool, counter: "", ..PARTITIONED };
-    let error = only_pool(&[slice], &[], &[]).error.expect("it has one");
+    let error = only_pool(&[slice], &[], &[]).error.expect("the pool has an error");
     assert!(error.len() <= 256 && error.len() > 250, "{}", error.len());
 }
 

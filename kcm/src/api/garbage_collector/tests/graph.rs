@@ -104,7 +104,11 @@ fn deletion_begins_once() {
         [3],
         "a dependent that was added later"
     );
-    assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1, 2], "it no longer blocks");
+    assert_eq!(
+        checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))),
+        [1, 2],
+        "the dependent no longer blocks"
+    );
     assert_eq!(graph.blocking(&uid(1)), []);
     assert_eq!(checks(&graph.remove_deleted(&uid(2))), [1]);
     assert_eq!(checks(&graph.unsettled()), [1, 3]);

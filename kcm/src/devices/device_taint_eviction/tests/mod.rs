@@ -386,7 +386,7 @@ fn group_claim(kind: &str, owner: &str) -> ResourceClaim {
         reference.api_version = "scheduling.k8s.io/v1beta1".into();
     }
     claim.meta.owners = owners.into();
-    claim.allocation.as_mut().expect("it is allocated").groups = Box::new(["g".into()]);
+    claim.allocation.as_mut().expect("the claim is allocated").groups = Box::new(["g".into()]);
     claim
 }
 
@@ -394,7 +394,7 @@ fn group_claim(kind: &str, owner: &str) -> ResourceClaim {
 fn members_of_a_group_use_its_claims_only_with_the_gate() {
     let member = |group: Option<&str>, is_from_template| {
         let mut pod = Arc::unwrap_or_clone(pod("p", "node", is_from_template));
-        pod.devices.as_mut().expect("it has a claim").group = group.map(Into::into);
+        pod.devices.as_mut().expect("the pod has a claim").group = group.map(Into::into);
         pod
     };
     for (name, group, is_from_template, claim, expected) in [
@@ -406,7 +406,7 @@ fn members_of_a_group_use_its_claims_only_with_the_gate() {
         ("without a group", None, false, group_claim("PodGroup", "g"), false),
     ] {
         let pod = member(group, is_from_template);
-        let used = pod.devices.as_ref().expect("it has a claim").claims().next().expect("one");
+        let used = pod.devices.as_ref().expect("the pod has a claim").claims().next().expect("one");
         assert_eq!(uses(&pod, used, &claim, true), expected, "{name}");
         assert!(!uses(&pod, used, &claim, false), "{name}, without the gate");
     }
@@ -418,7 +418,7 @@ fn users_of_a_claim_include_the_members_of_its_groups() {
     let pods = ["a", "b", "c"].map(|name| {
         let mut pod = Arc::unwrap_or_clone(pod(name, "node", false));
         let group = if name == "c" { "other" } else { "g" };
-        pod.devices.as_mut().expect("it has a claim").group = Some(group.into());
+        pod.devices.as_mut().expect("the pod has a claim").group = Some(group.into());
         pod
     });
     let decode = Decode { interner: Arc::default(), sections: Pod::DEVICES };

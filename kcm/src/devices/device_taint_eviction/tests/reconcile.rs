@@ -37,7 +37,7 @@ async fn waiting() -> Evictions {
         deletions: Deletions::register(&runtime::metrics::Metrics::default()),
         members: Members(None),
     };
-    let outcome = evictions.reconcile(&pod_key()).await.expect("it succeeds");
+    let outcome = evictions.reconcile(&pod_key()).await.expect("the reconcile succeeds");
     assert!(matches!(outcome, Outcome::RequeueAfter(_)), "the countdown runs");
     let first = evictions.queue.next().await.expect("the queue is open");
     assert_eq!(first, rule_key(), "the status reports the eviction");
@@ -75,7 +75,7 @@ async fn status_of_a_rule_is_updated_when_an_eviction_ends_before_its_time() {
     ] {
         let evictions = waiting().await;
         end(&evictions);
-        evictions.reconcile(&pod_key()).await.expect("it succeeds");
+        evictions.reconcile(&pod_key()).await.expect("the reconcile succeeds");
         let queued: Vec<Key> = evictions.queue.waiting().into_iter().map(|waiting| waiting.key).collect();
         assert!(queued.contains(&rule_key()), "{name}: {queued:?}");
     }
@@ -85,9 +85,9 @@ async fn status_of_a_rule_is_updated_when_an_eviction_ends_before_its_time() {
 async fn pod_without_an_eviction_updates_no_rule() {
     let evictions = waiting().await;
     deliver_deletion(&evictions.pods, &ObjectKey::new("", "p"));
-    evictions.reconcile(&pod_key()).await.expect("it succeeds");
+    evictions.reconcile(&pod_key()).await.expect("the reconcile succeeds");
     let key = evictions.queue.next().await.expect("the queue is open");
     evictions.queue.done(&key);
-    evictions.reconcile(&pod_key()).await.expect("it succeeds");
+    evictions.reconcile(&pod_key()).await.expect("the reconcile succeeds");
     assert!(evictions.queue.is_empty());
 }

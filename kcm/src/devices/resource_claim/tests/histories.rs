@@ -128,7 +128,9 @@ impl History {
 
     fn schedule(&mut self, name: &'static str) {
         let Some(pod) = self.pods.get_mut(name).filter(|pod| !pod.is_terminal()) else { return };
-        let ClaimStatus::Named(claim) = &pod.devices.as_ref().expect("it has claims").entries[0].status else { return };
+        let ClaimStatus::Named(claim) = &pod.devices.as_ref().expect("the pod has claims").entries[0].status else {
+            return;
+        };
         let Some(object) = self.server.get::<ResourceClaim>(claim) else { return };
         if !find(&object, resource_claim::STATUS).is_empty() || !record(&object).meta.is_controlled_by(&pod.meta.uid) {
             return;
@@ -154,7 +156,7 @@ impl History {
         for (name, applied) in self.server.take_applied() {
             let Some(pod) = self.pods.get_mut(&*name) else { continue };
             let statuses = applied["status"]["resourceClaimStatuses"].as_array().cloned().unwrap_or_default();
-            let devices = pod.devices.as_mut().expect("it has claims");
+            let devices = pod.devices.as_mut().expect("the pod has claims");
             let named = statuses.first().and_then(|status| status["resourceClaimName"].as_str());
             devices.entries[0].status = named.map_or(ClaimStatus::Missing, |name| ClaimStatus::Named(name.into()));
         }
@@ -269,7 +271,7 @@ async fn check(events: Vec<Event>) -> Result<(), TestCaseError> {
             prop_assert!(claims.is_empty(), "finished pod {} has {claims:?}", pod.meta.name);
             continue;
         }
-        let entry = &pod.devices.as_ref().expect("it has claims").entries[0];
+        let entry = &pod.devices.as_ref().expect("the pod has claims").entries[0];
         let names: Vec<Str> = claims.iter().map(|claim| claim.meta.name.clone()).collect();
         prop_assert_eq!(names.first().map(|name| ClaimStatus::Named(name.clone())), Some(entry.status.clone()));
     }

@@ -315,7 +315,7 @@ fn claim_that_was_created_earlier_is_found_by_owner_and_entry() {
         Arc::new(edited(claim(name, true, state), |claim| claim.meta.created = Time(created)))
     };
     let foreign = edited(claim("foreign", false, ClaimState::default()), |claim| {
-        claim.state.as_mut().expect("it has one").entry = Some("gpu".into());
+        claim.state.as_mut().expect("the claim has a state").entry = Some("gpu".into());
     });
     let elsewhere = edited((*of("elsewhere", Some("gpu"), 1)).clone(), |claim| claim.meta.namespace = "other".into());
     let owned = vec![

@@ -45,7 +45,7 @@ fn ended_pods_and_pods_without_address_are_no_endpoints_and_one_empty_slice_stay
         assert_eq!(fixture.settle(), 1);
         assert_eq!(fixture.sizes(), [0]);
         assert!(fixture.slices[0].contents.ports.is_empty());
-        assert_eq!(fixture.settle(), 0, "it stays as it is");
+        assert_eq!(fixture.settle(), 0, "the empty slice is not written again");
     }
 }
 

@@ -421,7 +421,7 @@ fn bucket_returns_one_token_at_its_rate() {
     let mut pace = Pace::new(0.1, begun);
     assert_eq!(pace.wait(begun), Some(Duration::ZERO));
     pace.take();
-    let wait = pace.wait(begun).expect("it fills");
+    let wait = pace.wait(begun).expect("the bucket fills");
     assert!(wait >= SECOND * 10 && wait < SECOND * 11);
     assert_eq!(pace.wait(begun + wait), Some(Duration::ZERO));
     pace.take();
@@ -429,16 +429,19 @@ fn bucket_returns_one_token_at_its_rate() {
     assert_eq!(pace.wait(begun + wait), Some(Duration::ZERO), "an unused token");
     assert_eq!(pace.wait(begun + SECOND * 1000), Some(Duration::ZERO));
     pace.take();
-    assert!(pace.wait(begun + SECOND * 1000).is_some_and(|wait| wait >= SECOND * 10), "it holds one only");
+    assert!(
+        pace.wait(begun + SECOND * 1000).is_some_and(|wait| wait >= SECOND * 10),
+        "the bucket holds one token only"
+    );
 
     let later = begun + SECOND * 2000;
     pace.set_rate(0.0, later);
     assert_eq!(pace.wait(later + SECOND * 100), None);
     pace.set_rate(0.1, later);
-    assert!(pace.wait(later).is_some_and(|wait| wait >= SECOND * 10), "after a rate of zero it begins empty");
+    assert!(pace.wait(later).is_some_and(|wait| wait >= SECOND * 10), "after a rate of zero the bucket is empty");
     let full = later + SECOND * 20;
     pace.set_rate(0.5, full);
-    assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full one stays full");
+    assert_eq!(pace.wait(full), Some(Duration::ZERO), "a full bucket stays full");
 }
 
 #[test]
