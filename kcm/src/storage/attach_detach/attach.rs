@@ -1,4 +1,5 @@
-//! Attaches a volume to a node: requests it, waits for the driver, and reports it to the kubelet and the users.
+//! Attaches a volume to a node: requests the attachment, waits for the driver, and reports the result in the node's
+//! status and in events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -32,8 +33,8 @@ impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
         if memory.must_confirm {
-            // A change of the node requeues the volume. The node is not read: its kubelet may be dead and never report
-            // the volume.
+            // There is no uncached read of the node: its kubelet may be dead and never report the volume. A change of
+            // the node requeues the volume.
             if !place.site.is_in_use {
                 return Ok(None);
             }
@@ -83,7 +84,7 @@ impl AttachDetach {
     }
 
     /// Returns true if the node's kubelet uses the volume, according to the API server. If not, the cache is behind,
-    /// and the volume waits for it.
+    /// and the next reconcile of the volume waits for the cache.
     async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
         let node = self.read_node(&place.node).await?;
         let Some(node) = &*node else {
@@ -99,7 +100,7 @@ impl AttachDetach {
         Ok(is_in_use)
     }
 
-    /// Returns the version of an attachment that exists already, from the API server.
+    /// Reads an existing attachment from the API server, and returns its version.
     async fn read_attachment(&self, name: String) -> Result<Option<u64>, WriteError> {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
             Ok(response) => Ok(Some(response.meta()?.version)),
@@ -154,7 +155,7 @@ impl AttachDetach {
         self.operations.failed(Operation::Attach, subject.plugin, started);
     }
 
-    /// Lists an attached volume in the node's status and announces it to the pods.
+    /// Lists an attached volume in the node's status, and records an event about each pod that uses the volume.
     pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         self.set_listed(subject, place, true, true);
         if memory.is_announced {

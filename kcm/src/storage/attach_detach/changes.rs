@@ -1,9 +1,8 @@
-//! The nodes and pods of each volume that have changed since its last reconcile.
+//! Nodes and pods that have changed since the last reconcile of their volume.
 //!
-//! Thousands of nodes and pods may share one volume, so that a change of a pod must not visit all of them. The steps
-//! for one node do not depend on the other nodes, unless the volume may be attached to one node only. Everything that
-//! does not belong to certain pods or nodes leads to a reconcile of all: a failure, a check that is due, an unknown
-//! reason.
+//! Thousands of nodes and pods may share one volume, so the reconcile after a change of one pod must not visit all of
+//! them. The steps for one node do not depend on the other nodes, unless the volume may be attached to one node only.
+//! A reconcile after a failure, for a due recheck or for an unknown reason covers all nodes and pods.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -101,8 +100,8 @@ impl Changes {
         }
     }
 
-    /// Begins a reconcile: returns the nodes and pods that have changed, and forgets the changes. Returns all nodes if
-    /// they depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
+    /// Begins a reconcile: returns the nodes and pods that have changed, and clears the recorded changes. Returns all
+    /// nodes if they depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
     /// [`Changes::postponed`] or [`Changes::forget`]; otherwise the next one covers all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
@@ -144,7 +143,7 @@ impl Changes {
         self.add(volume, extent);
     }
 
-    /// Forgets a volume that no longer has nodes.
+    /// Removes the state of a volume that no longer has nodes.
     pub fn forget(&self, volume: &Str) {
         lock(&self.0).remove(volume);
     }

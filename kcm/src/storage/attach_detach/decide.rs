@@ -32,9 +32,9 @@ pub enum Attachment {
 pub struct Site {
     /// A pod on the node uses the volume.
     pub is_wanted: bool,
-    /// Attachment by this controller.
+    /// State of this controller's attachment.
     pub attachment: Attachment,
-    /// The attachment was deleted while the volume was wanted, and there is no new one before the kubelet reports the
+    /// The attachment was deleted while the volume was wanted, and no new one is created until the kubelet reports the
     /// volume as in use.
     pub awaits_kubelet: bool,
     /// Another client has requested an attachment of the volume to the node. This controller never changes that
@@ -42,8 +42,8 @@ pub struct Site {
     pub has_foreign: bool,
     /// The node's status lists the volume as attached, or a write that lists it may be under way.
     pub is_listed: bool,
-    /// Its kubelet uses the volume, by the last known status of the node. Also true for a deleted node whose last
-    /// status is unknown.
+    /// The kubelet uses the volume, according to the last known status of the node. Also true for a deleted node whose
+    /// last status is unknown.
     pub is_in_use: bool,
     /// State of the node.
     pub node: NodeState,
@@ -102,7 +102,8 @@ pub enum Step {
     AwaitUnmount(Option<Duration>),
     /// Remove the volume from the node's status, which precedes each detachment.
     Unlist,
-    /// Detach, after a check of the node unless the detachment is forced.
+    /// Detach, after a check that the kubelet has released the volume or that the reason to force the detachment still
+    /// holds.
     Detach(Option<ForceDetachReason>),
 }
 
@@ -140,8 +141,8 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Requested => Step::AwaitAttach,
             Attachment::Deleting => Step::AwaitDetach,
             Attachment::Absent if !site.node.exists => Step::Idle,
-            // The response to a repeated request shows whether the attachment exists. It is not attached to another
-            // node.
+            // The response to a repeated request shows whether the attachment exists. Until then the volume is attached
+            // to no other node.
             Attachment::Uncertain => Step::Attach,
             Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
             Attachment::Absent => Step::Attach,
@@ -150,8 +151,8 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
     sites.iter().enumerate().map(step).collect()
 }
 
-/// Returns the node that gets an exclusive volume if none has it. A node whose kubelet may never ask for the volume
-/// again does not keep it from the others.
+/// Returns the node that gets an exclusive volume if none has it. A node that waits for a report of its kubelet comes
+/// last: the kubelet may never report the volume as in use again.
 fn chosen_to_attach(sites: &[Site]) -> Option<usize> {
     let can_attach = |site: &&Site| site.is_wanted && site.node.exists;
     let wanted = || sites.iter().enumerate().filter(|(_, site)| can_attach(site));
@@ -168,8 +169,8 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     match site.attachment {
         Attachment::Deleting => return Step::AwaitDetach,
         Attachment::Absent if !site.is_listed => return Step::Idle,
-        // Another client has deleted the attachment, or the kubelet lists the volume itself. Nothing is attached, so
-        // that the kubelet's use of the volume does not keep it from other nodes.
+        // Another client has deleted the attachment, or the kubelet lists the volume itself. Without an attachment, the
+        // kubelet's reported use does not keep the volume from other nodes.
         Attachment::Absent if site.node.exists => return Step::Unlist,
         _ => {}
     }

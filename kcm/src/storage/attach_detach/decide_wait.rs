@@ -1,4 +1,4 @@
-//! Policy: the time at which an event reports that a volume for one node waits for another node.
+//! Policy: the time at which an event reports that a volume for one node is still attached to another node.
 //!
 //! A volume that moves with its pod is detached and attached within seconds: no event is recorded. An event reports
 //! a wait that only an operator can end, or that takes longer than usual.

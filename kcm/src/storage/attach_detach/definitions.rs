@@ -1,4 +1,4 @@
-//! The volumes that pods define themselves, by name.
+//! Inline volumes, which pods define themselves, by their unique names.
 //!
 //! Each volume of a pod is reconciled separately. In a pod with thousands of them, a search of the whole pod for each
 //! one would occupy the threads of all controllers for minutes.
@@ -12,13 +12,13 @@ use runtime::store::Change;
 
 use crate::storage::inline_volume::{InlineVolume, defining, names, resolve};
 
-/// Pods that define at most this number of volumes are searched.
+/// Maximum number of volumes in a pod that is searched at each lookup. Larger pods are indexed.
 const MAX_SEARCHED: usize = 16;
 
 /// Keys of the volumes of a pod and their positions in it, sorted.
 type Positions = Arc<[(u64, usize)]>;
 
-/// The volumes of pods that define many, by the pod.
+/// Positions of the volumes in pods that define more than [`MAX_SEARCHED`], by the pod's uid.
 #[derive(Debug, Default)]
 pub struct Definitions(Mutex<HashMap<Uid, Positions>>);
 

@@ -1,4 +1,4 @@
-//! Detaches a volume from a node, after a check that its kubelet does not use it.
+//! Detaches a volume from a node, after a check that the node's kubelet does not use the volume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl AttachDetach {
     /// Returns true if the volume may be detached according to the API server: the node's status does not list it as
     /// attached, and the kubelet has released it or the reason to detach it by force still holds. A recent response to
     /// the write that removed the volume from the status suffices; otherwise the node is read. If the result is false,
-    /// the cache is behind, and the volume waits for it.
+    /// the cache is behind, and the next reconcile of the volume waits for the cache.
     async fn is_released(
         &self,
         subject: &Subject<'_>,

@@ -99,8 +99,8 @@ fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<
 }
 
 /// Returns the volume of a PersistentVolume whose definition has changed. A new PersistentVolume counts only if its
-/// volume may have a node: otherwise a manager that starts would reconcile thousands of them. An object that refers to
-/// a volume later requeues it.
+/// volume may be used on, or attached to, a node: otherwise a starting manager would reconcile thousands of unused
+/// volumes. An object that later refers to a volume requeues the volume.
 fn of_persistent_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) -> Vec<Str> {
     if let (None, Some(new)) = (change.old, change.new) {
         let name = of_volume(new).filter(|name| shared.caches.may_have_places(name, new, &shared.memory));

@@ -62,8 +62,8 @@ pub enum NodeWrite {
 /// The nodes of a volume, by name.
 pub type Sites = BTreeMap<Str, SiteMemory>;
 
-/// The pods that use a volume, by node. A pod stays until it has released its volumes, even if its claim can no longer be
-/// resolved. Thousands of them may share one volume.
+/// The pods that use a volume, by node. A pod is kept until it has released its volumes, even if its claim can no
+/// longer be resolved. Thousands of them may share one volume.
 pub type Users = BTreeMap<Str, BTreeMap<ObjectKey, Uid>>;
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ struct State {
     /// The volumes of each pod name, with their nodes: pods with the same name may have run on several nodes.
     by_pod: HashMap<ObjectKey, BTreeSet<(Str, Str)>>,
     by_node: HashMap<Str, BTreeSet<Str>>,
-    /// Deleted nodes that have volumes, as they were last.
+    /// Last records of deleted nodes that still have volumes.
     deleted_nodes: HashMap<Str, Arc<Node>>,
     lists: HashMap<Str, NodeList>,
 }
@@ -213,7 +213,7 @@ impl Memory {
         }
     }
 
-    /// Returns all volumes that are wanted, attached or listed on a node.
+    /// Returns all volumes that are wanted, attached or listed on any node.
     pub fn volumes(&self) -> Vec<Str> {
         self.lock().volumes.keys().cloned().collect()
     }
@@ -230,8 +230,8 @@ impl Memory {
         self.lock().by_node.get(node).into_iter().flatten().cloned().collect()
     }
 
-    /// Keeps the last state of a deleted node as long as it has volumes. The next reconcile of one of them may begin
-    /// after the deletion, and depends on whether the kubelet used the volume until then.
+    /// Keeps the last record of a deleted node as long as the node has volumes. The next reconcile of one of them may
+    /// begin after the deletion, and depends on whether the kubelet used the volume when the node was deleted.
     pub fn keep_deleted(&self, change: &Change<'_, Node>) {
         match (change.old, change.new) {
             (Some(old), None) => {
@@ -245,15 +245,16 @@ impl Memory {
         }
     }
 
-    /// Returns true if the kubelet of a deleted node used a volume until the end; `None` if that is not known.
+    /// Returns true if the kubelet of a deleted node used a volume when the node was deleted; `None` if that is not
+    /// known.
     pub fn last_use(&self, node: &str, volume: &str) -> Option<bool> {
         let state = self.lock();
         let volumes = state.deleted_nodes.get(node)?.volumes.as_ref()?;
         Some(volumes.uses(volume))
     }
 
-    /// Decides whether a node's status has to list a volume, and whether a pod waits for that. Returns true if the node
-    /// has to be reconciled.
+    /// Stores the decision whether a node's status has to list a volume, and whether a pod waits for the write. Returns
+    /// true if the node has to be reconciled.
     pub fn decide_listing(&self, node: &Str, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
         self.lock().lists.entry(node.clone()).or_default().decide(volume, is_listed, is_awaited)
     }
@@ -292,8 +293,8 @@ impl Memory {
         NodeWrite::Now(planned)
     }
 
-    /// Records that a write to a node's status has succeeded after this time. Its kubelet did not use the removed
-    /// volumes in `released`.
+    /// Records a successful write to a node's status, its duration, and the removed volumes that the node's kubelet did
+    /// not use.
     pub fn written(&self, node: &str, took: Duration, released: Vec<Str>) {
         if let Some(list) = self.lock().lists.get_mut(node) {
             list.written(Instant::now(), took, released);

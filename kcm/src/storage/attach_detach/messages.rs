@@ -1,4 +1,4 @@
-//! Texts of events and errors, which users know from upstream.
+//! Texts of events and errors, with upstream's wording.
 
 use kinds::meta::ObjectKey;
 

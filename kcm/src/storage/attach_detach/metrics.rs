@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::decide::ForceDetachReason;
 use crate::storage::volume_name::Plugin;
 
-/// Upper bounds in seconds.
+/// Upper bounds of the buckets in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 /// An operation on a volume.
@@ -31,7 +31,7 @@ impl Operation {
     }
 }
 
-/// Operations on volumes, and those that were forced.
+/// Durations of operations on volumes, and numbers of forced detachments.
 #[derive(Debug)]
 pub struct Operations {
     durations: Histograms<4>,
@@ -62,7 +62,8 @@ impl Operations {
         self.durations.observe(labels, seconds);
     }
 
-    /// Records a successful operation. Without a start, it was begun by a previous leader and is not counted.
+    /// Records a successful operation. An operation without a start was begun by a previous leader, and is
+    /// not counted.
     pub fn succeeded(&self, operation: Operation, plugin: Plugin<'_>, started: Option<Instant>) {
         if let Some(started) = started {
             self.observe(operation, plugin, "success", started.elapsed().as_secs_f64());

@@ -1,9 +1,9 @@
 //! persistentvolume-attach-detach-controller: attaches volumes to the nodes whose pods use them, and detaches them
 //! afterwards.
 //!
-//! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after it has
-//! detached it, and a node's status lists the volumes that its kubelet may mount. A reconcile of a volume derives
-//! everything else from the caches, so that a crash between any two writes loses nothing. Upstream:
+//! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after the
+//! driver has detached it, and a node's status lists the volumes that its kubelet may mount. A reconcile of a volume
+//! derives everything else from the caches, so that a crash between any two writes loses nothing. Upstream:
 //! pkg/controller/volume/attachdetach; driven by events instead of a loop.
 //!
 //! Order of the writes, which kubelets rely on:
@@ -67,7 +67,8 @@ const BASE_DELAY: Duration = Duration::from_millis(500);
 /// Maximum pause after failures.
 const MAX_DELAY: Duration = Duration::from_secs(122);
 
-/// Multiple of the requests per second of other controllers: to move a volume takes two writes and a read.
+/// Multiple of the requests per second of other controllers: the move of a volume to another node takes up to four
+/// writes and a read.
 const QPS_FACTOR: u16 = 5;
 /// Multiple of the burst of requests of other controllers.
 const BURST_FACTOR: u32 = 5;

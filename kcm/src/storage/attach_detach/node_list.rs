@@ -49,8 +49,8 @@ pub struct NodeList {
 }
 
 impl NodeList {
-    /// Decides whether the list has to contain a volume, and whether a pod waits for that. Returns true if the node has
-    /// to be reconciled.
+    /// Stores the decision whether the list has to contain a volume, and whether a pod waits for the write. Returns
+    /// true if the node has to be reconciled.
     pub fn decide(&mut self, volume: &Str, is_listed: bool, is_awaited: bool) -> bool {
         if is_listed {
             self.released.remove(volume);
@@ -78,7 +78,7 @@ impl NodeList {
         self.expect_no_change(volume)
     }
 
-    /// Returns true if nothing is known about the node.
+    /// Returns true if there is no decision, expected change, write or release to remember.
     pub fn is_empty(&self) -> bool {
         self.decisions.is_empty() && self.expected.is_empty() && self.writing.is_empty() && self.released.is_empty()
     }
@@ -140,8 +140,8 @@ impl NodeList {
         written.into_iter().collect()
     }
 
-    /// Records that a write has succeeded at `now` after this time, and that the kubelet did not use the removed
-    /// volumes in `released` after it.
+    /// Records a write that succeeded at `now`, its duration `took`, and the removed volumes that the kubelet did not
+    /// use according to the response.
     pub fn written(&mut self, now: Instant, took: Duration, released: Vec<Str>) {
         self.last_write = Some((now, took));
         self.released.extend(released.into_iter().map(|volume| (volume, now)));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// Tens of thousands of entries by a compromised kubelet must not stop the manager: with a scan of the list for
-    /// each decision this takes minutes.
+    /// each decision, this test would take minutes.
     #[test]
     fn list_of_very_many_volumes_is_planned_in_linear_time() {
         const VOLUMES: usize = 100_000;

@@ -1,8 +1,8 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
 //! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
-//! The kubelet's writes of other fields are not conflicts. The next write waits until the cache contains this one. Its
-//! response is the read of the node that precedes the detachment of a removed volume.
+//! The kubelet's writes of other fields are not conflicts. The next write waits until the cache contains this one. The
+//! response to a write replaces the read of the node before a removed volume is detached.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,8 +70,8 @@ impl AttachDetach {
                     self.release_unlisted(name, &list);
                     return Ok(Outcome::Done);
                 }
-                // The write counts as under way until the cache contains it. The next run waits for that: if another
-                // client reverts the list, the watch may deliver only the old list, which adds no key.
+                // The write counts as under way until the cache contains it. The next reconcile waits for that: if
+                // another client reverts the list, the watch may deliver only the old list, which adds no key.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
                 Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
@@ -108,7 +108,7 @@ impl AttachDetach {
     /// Handles a refused write. If the node has changed or was replaced, the next write waits for the cache.
     ///
     /// # Errors
-    /// When the cache is up to date: the API server refuses the list itself.
+    /// The node cannot be read; or the cache is up to date, and the API server refuses the list itself.
     async fn await_outdated(
         &self,
         key: &ObjectKey,
@@ -151,8 +151,9 @@ fn attached_to(node: &Node) -> &[AttachedVolume] {
 
 /// Returns true if a list without these volumes may be written only if the node has not changed.
 ///
-/// A volume that kubelets attach has no VolumeAttachment to show that the volume has not been detached from the node
-/// yet. After a crash another node may get it, so that no kubelet may have begun to use it before the write.
+/// A volume that kubelets attach has no VolumeAttachment: only the node's status shows that the node has the volume.
+/// If this process crashes after the write, the next leader may give the volume to another node. The write must
+/// therefore fail if the kubelet has begun to use the volume.
 fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
     let is_unused = |name: &&Str| node.volumes.as_ref().is_some_and(|volumes| !volumes.uses(name));
     removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))

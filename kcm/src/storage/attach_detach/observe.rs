@@ -29,7 +29,7 @@ use crate::storage::volume_name::{
 /// Taint of a node that is shut down permanently; its value and effect do not matter.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The caches.
+/// Caches of the kinds that the controller reads.
 #[derive(Clone)]
 pub struct Caches {
     pub pods: Arc<Store<Pod>>,
@@ -53,9 +53,10 @@ pub struct Place {
 pub struct Observation {
     /// Its nodes, by name.
     pub places: Vec<Place>,
-    /// Name of its PersistentVolume, or its unique name if that was deleted.
+    /// Name of the volume in events and logs: of its PersistentVolume or of its inline definition; the unique name if
+    /// both were deleted.
     pub label: Str,
-    /// The PersistentVolume; of several with the same storage, one that a pod uses.
+    /// The PersistentVolume; of several with the same storage, preferably one that a pod uses.
     pub volume: Option<Arc<PersistentVolume>>,
     /// The volume as the specs of pods define it, if no PersistentVolume defines it.
     pub inline: Option<InlineVolume>,
@@ -85,7 +86,7 @@ struct KnownSite {
     is_wanted: bool,
     is_writing: bool,
     has_foreign: bool,
-    /// The kubelet of a deleted node used the volume until the end; `None` if that is not known.
+    /// The kubelet of a deleted node used the volume when the node was deleted; `None` if that is not known.
     last_use: Option<bool>,
     attachment: Option<Arc<VolumeAttachment>>,
     memory: SiteMemory,
@@ -121,12 +122,13 @@ pub fn state_of(node: Option<&Node>) -> NodeState {
 }
 
 impl Caches {
-    /// Returns a node.
+    /// Returns the cached node with this name.
     pub fn node(&self, name: &Str) -> Option<Arc<Node>> {
         self.nodes.get(&ObjectKey::new("", name.clone()))
     }
 
-    /// Returns true if the volumes of a plugin have to be attached. A driver without a CSIDriver object requires it.
+    /// Returns true if the volumes of a plugin have to be attached. A driver without a CSIDriver object requires
+    /// attachments.
     fn is_attachable(&self, plugin: Plugin<'_>) -> bool {
         match plugin {
             Plugin::Csi { driver, .. } => {
@@ -146,7 +148,7 @@ impl Caches {
     }
 
     /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
-    /// by PersistentVolumes that several nodes may have.
+    /// by PersistentVolumes that may be attached to several nodes.
     pub fn has_independent_nodes(&self, volume: &NamedVolume<'_>) -> bool {
         let has_inline_attachments = || match volume.plugin {
             Plugin::Csi { driver, handle } => {
@@ -407,7 +409,7 @@ impl Caches {
         memory.is_held |= is_by_kubelet && is_listed;
         // A machine may still use the volume after its Node was deleted.
         let can_be_used = record.is_some() || memory.is_attached;
-        // A kubelet reports a wanted volume as in use before it may attach it.
+        // A kubelet reports a wanted volume as in use before it attaches the volume.
         let is_unreleased = is_by_kubelet && !is_wanted && can_be_used && is_in_use == Some(true);
         memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
@@ -440,7 +442,7 @@ fn is_holding(pod: &Pod) -> bool {
     !pod.node.is_empty() && !pod.has_released_volumes()
 }
 
-/// Returns the nodes to which other clients have requested attachments of a volume, of all its attachments.
+/// Returns the nodes to which other clients have requested to attach a volume, from the volume's attachments.
 fn foreign_nodes(plugin: Plugin<'_>, attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<Str> {
     let Plugin::Csi { driver, handle } = plugin else { return BTreeSet::new() };
     let is_foreign = |attachment: &&Arc<VolumeAttachment>| {

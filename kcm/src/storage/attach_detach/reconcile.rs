@@ -79,7 +79,7 @@ pub struct Subject<'a> {
     pub observation: &'a Observation,
     /// The next steps, in the order of the observation's places.
     pub steps: &'a [Step],
-    /// The positions of the places that may have the volume. Thousands of others may wait for it.
+    /// The positions of the places that may have the volume. Thousands of other places may wait for the volume.
     pub occupants: &'a [usize],
     /// The nodes that the observation covers.
     pub scope: &'a Scope,
@@ -135,7 +135,7 @@ impl AttachDetach {
         self.outcome(name, &extent, rechecks, sites.iter().any(|site| site.is_wanted))
     }
 
-    /// Returns the extent of a volume's reconcile, and forgets the recorded changes.
+    /// Returns the extent of a volume's reconcile, and clears the recorded changes.
     fn extent(&self, volume: &NamedVolume<'_>, now: Instant) -> Extent {
         let is_independent = self.caches.has_independent_nodes(volume);
         let extent = self.memory.changes.take(volume.name, is_independent, now);
@@ -160,7 +160,8 @@ impl AttachDetach {
             && self.consistency.caught_up(key, nodes, wake()))
     }
 
-    /// Returns true if a cache contains the newest object that the API server had in this leadership term.
+    /// Returns true if a cache is at least as new as the API server was at the first reconcile of this leadership
+    /// term.
     async fn has_reached<K: Kind>(
         &self,
         newest: &OnceCell<(u64, u64)>,
@@ -216,7 +217,7 @@ impl AttachDetach {
         }
     }
 
-    /// Decides whether the node's status lists the volume, and whether a pod waits for that.
+    /// Stores the decision whether the node's status lists the volume, and whether a pod waits for the write.
     pub fn set_listed(&self, subject: &Subject<'_>, place: &Place, is_listed: bool, is_awaited: bool) {
         if self.memory.decide_listing(&place.node, subject.name, is_listed, is_awaited) {
             debug!(volume = %subject.name, node = %place.node, is_listed, "changing the node's attached volumes");
@@ -297,7 +298,7 @@ fn earliest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> 
     one.into_iter().chain(other).min()
 }
 
-/// Combines the failures on several nodes; a retry may fix one of them unless all are terminal.
+/// Combines the failures on several nodes. The result is terminal only if all failures are.
 fn combined(errors: Vec<ReconcileError>) -> Option<ReconcileError> {
     let terminal = errors.iter().all(|error| error.terminal);
     let messages: Vec<String> = errors.into_iter().map(|error| error.message).collect();

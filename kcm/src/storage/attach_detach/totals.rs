@@ -1,4 +1,5 @@
-//! Numbers of volumes and of forced detachments under upstream's names, counted when they are read.
+//! Numbers of volumes and of forced detachments under upstream's names, counted at each scrape of
+//! the metrics.
 //!
 //! Upstream: pkg/controller/volume/attachdetach/metrics and pkg/volume/util, metrics.
 
@@ -22,7 +23,7 @@ use crate::storage::volume_name::{Plugin, of_volume};
 const FORCED_DETACHES: &str = "attach_detach_controller_attachdetach_controller_forced_detaches";
 const FORCED_REASONS: [&str; 2] = ["timeout", "out-of-service"];
 
-/// Numbers of volumes, counted when they are read.
+/// Numbers of volumes, counted at each scrape of the metrics.
 pub struct Totals(pub Arc<AttachDetach>);
 
 impl fmt::Debug for Totals {
@@ -35,8 +36,8 @@ fn as_f64(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Returns the volumes of all pods on nodes whose plugins attach volumes, by node and plugin. Inline volumes of CSI drivers
-/// count, although they are not attached.
+/// Returns the numbers of attachable volumes of all scheduled pods, by node and plugin. Inline
+/// volumes of CSI drivers count, although they are not attached.
 pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
     let pods = caches.pods.all();
     let on_nodes = pods.iter().filter(|pod| !pod.node.is_empty());
@@ -52,7 +53,8 @@ pub fn volumes_in_use(caches: &Caches) -> BTreeMap<Labels<2>, f64> {
     }))
 }
 
-/// Returns the numbers of wanted and attached volumes, once for each node.
+/// Returns the numbers of wanted and attached volumes by plugin and state. A volume counts once
+/// for each of its nodes.
 pub fn volumes_by_state(memory: &Memory) -> BTreeMap<Labels<2>, u64> {
     memory.count(|volume, is_wanted, site| {
         let Some(plugin) = Plugin::of(volume) else { return Vec::new() };

@@ -145,7 +145,7 @@ async fn node_without_an_attachment_does_not_keep_a_volume_that_it_lists_and_use
     assert_eq!(bed.attachments(), 1, "for the second node");
 }
 
-/// The attachment to a node was deleted, and its kubelet does not ask for the volume again.
+/// The attachment to a node was deleted, and the node's kubelet does not report the volume as in use again.
 #[tokio::test]
 async fn node_that_lost_its_attachment_does_not_keep_the_volume_from_another_node() {
     let bed = Bed::new().await;

@@ -174,8 +174,8 @@ impl Model {
                 });
             }
             Action::DeleteRequest(node) => {
-                // Other clients delete a request only while the volume is not mounted: nothing could prevent the
-                // violation.
+                // Other clients delete a request only while the volume is not mounted: otherwise no controller could
+                // prevent the violation.
                 if !self.mounted[node] && !self.server.nodes[node].is_in_use {
                     self.mark_deleting(node, None);
                 }

@@ -277,7 +277,7 @@ async fn users_of_a_volume_are_forgotten_when_its_driver_no_longer_attaches() {
     assert_eq!(users(), 0);
 }
 
-/// Any tenant can create pods of a node that does not run them.
+/// Any tenant can create pods that name a node in their spec, even if no kubelet runs them.
 #[tokio::test]
 async fn volume_with_very_many_pods_is_observed_in_linear_time() {
     const PODS: usize = 50_000;
@@ -435,7 +435,7 @@ fn lists_of_two_nodes_are_written_independently() {
     assert_eq!(memory.end_write("a", &[]), [volume]);
 }
 
-/// A pod with an inline volume of a driver that has taken over EBS.
+/// A pod with an inline EBS volume, whose plugin is migrated to CSI.
 fn pod_with_inline(name: &str, id: &str) -> Pod {
     let mut raw = Vec::new();
     raw.put_str(aws_elastic_block_store::VOLUME_ID, id);

@@ -34,7 +34,8 @@ fn node(version: u64, attached: &[kinds::Str], in_use: &[kinds::Str]) -> NodeSta
     NodeState::healthy(version, attached, in_use)
 }
 
-/// A pod on `node` uses the volume, whose attachment another client has deleted.
+/// Returns a controller with a pod on `node` that uses the volume. Another client has deleted the volume's
+/// attachment.
 async fn with_deleted_attachment(in_use: &[kinds::Str]) -> Bed {
     let bed = Bed::new().await;
     bed.change_node("node", node(5, &[], in_use));
@@ -430,7 +431,7 @@ async fn with_shared_volume(nodes: &[String]) -> Bed {
     bed
 }
 
-/// Reconciles the volume until all is decided, then after each of these changes. Returns the number of nodes and pods that
+/// Reconciles the volume twice, then after each of these changes. Returns the number of nodes and pods that
 /// those reconciles visit.
 async fn visited_after<T>(bed: &Bed, changes: impl IntoIterator<Item = T>, change: impl Fn(&Bed, T)) -> usize {
     for _ in 0..2 {
@@ -445,7 +446,8 @@ async fn visited_after<T>(bed: &Bed, changes: impl IntoIterator<Item = T>, chang
     visited() - before
 }
 
-/// Asserts that a reconcile of all nodes and pods finds what the reconciles of single ones have found.
+/// Asserts that a reconcile of all nodes and pods stores the same state as the reconciles of single ones
+/// have stored.
 async fn assert_all_is_known(bed: &Bed) {
     let memory = &bed.shared.memory;
     let state = || (memory.sites(&name(), &Scope::All), memory.users(&name(), &Scope::All));
