@@ -123,8 +123,8 @@ fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a A
 
 // Sync
 
-/// A pod as the API server returned it: read once in a reconcile, and only if a claim is missing. `Some(None)` if it
-/// was deleted.
+/// A pod as the API server returned it: read once in a reconcile, and only if a claim is missing. `None` before the
+/// read, `Some(None)` if the pod was deleted.
 type FreshPod = Option<Option<ObjectResponse>>;
 
 /// Reason why a pod has no claim for one of its volumes.
@@ -214,8 +214,8 @@ impl EphemeralVolumes {
         claim.is_some_and(|claim| require_owner(pod, &claim.meta).is_ok())
     }
 
-    /// Sorts volumes by the order of the pod's spec, as upstream creates their claims: if one cannot be created, the
-    /// claims after it do not exist. The record of a pod has its volumes in another order.
+    /// Sorts volumes by the order of the pod's spec, in which upstream creates their claims: if one claim cannot be
+    /// created, no later one is created. The record of a pod has its volumes in another order.
     async fn sort(&self, pod: &Pod, volumes: &mut [&ClaimVolume], fresh: &mut FreshPod) -> Result<(), VolumeError> {
         if !self.gate.is_open(&pod.meta.namespace) {
             return Ok(());
@@ -401,7 +401,7 @@ mod tests {
         }
     }
 
-    /// An encoded pod with these generic ephemeral volumes.
+    /// Returns an encoded pod with these generic ephemeral volumes.
     fn encoded_pod(volumes: &[String]) -> Vec<u8> {
         let mut object = Vec::new();
         object.put_message(pod::METADATA, |meta| {

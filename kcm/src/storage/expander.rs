@@ -1,8 +1,8 @@
 //! persistentvolume-expander-controller: hands over the expansion of volumes to external resizers.
 //!
-//! A CSI resizer has its own watch of claims. This controller records an event that names the awaited component. If a
-//! CSI driver has taken over the volume's in-tree plugin, it also names that driver on the claim. Upstream:
-//! pkg/controller/volume/expand.
+//! A CSI resizer has its own watch of claims. This controller records an event that names the awaited component. If the
+//! volume's in-tree plugin is migrated to a CSI driver, the controller also writes the driver's name to an annotation
+//! of the claim. Upstream: pkg/controller/volume/expand.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ fn capacity(claim: &PersistentVolumeClaim) -> Amount {
 enum Expansion {
     /// Nothing has to be expanded.
     NotNeeded,
-    /// The CSI driver that took the in-tree plugin over.
+    /// The CSI driver to which the in-tree plugin is migrated.
     ByMigratedDriver(MigratedPlugin),
     /// A controller outside of this process.
     External,

@@ -1,7 +1,7 @@
 //! Attachable volumes of in-tree plugins that pods define themselves, without a claim.
 //!
-//! Volumes of migrated plugins become those of the CSI driver that took the plugin over; the VolumeAttachment then
-//! contains a whole spec instead of the name of a PersistentVolume. Upstream: k8s.io/csi-translation-lib, plugins,
+//! Volumes of migrated plugins are translated into volumes of the CSI driver. Their VolumeAttachment contains the
+//! spec of a PersistentVolume instead of the name of one. Upstream: k8s.io/csi-translation-lib, plugins,
 //! TranslateInTreeInlineVolumeToCSI; pkg/volume/csi, csiAttacher.Attach.
 
 use kinds::pod::InTreeVolume;
@@ -38,7 +38,7 @@ pub struct InlineVolume {
 struct TranslatedVolume {
     driver: &'static str,
     handle: String,
-    /// Its name in events; `None` if that consists of driver and handle.
+    /// Its name in events; `None` if the name consists of driver and handle.
     label: Option<String>,
     mode: &'static str,
     is_read_only: bool,
@@ -86,7 +86,7 @@ fn number(message: &[u8], number: u32) -> i32 {
     fields(message).flatten().find(|field| field.number == number).map_or(0, |field| field.value.i32())
 }
 
-/// Returns the plugin of a volume's source, if a CSI driver has taken it over.
+/// Returns the plugin of a volume's source, if the plugin is migrated to CSI.
 fn migrated_plugin(field: u32) -> Option<&'static str> {
     Some(match field {
         source::AWS_ELASTIC_BLOCK_STORE => "kubernetes.io/aws-ebs",
@@ -217,7 +217,8 @@ fn of_vsphere(mut translated: TranslatedVolume, raw: &[u8]) -> TranslatedVolume 
 }
 
 /// Returns the unique names of the attachable volumes that a pod defines itself, each with its position in
-/// [`Volumes::in_tree`](kinds::pod::Volumes::in_tree). Cheaper than [`resolve`]: a pod may define thousands.
+/// [`Volumes::in_tree`](kinds::pod::Volumes::in_tree). Cheaper than [`resolve`]: a pod may define thousands of
+/// volumes.
 pub fn names(pod: &Pod) -> impl Iterator<Item = (usize, Str)> {
     let volumes = pod.volumes.iter().flat_map(|volumes| &volumes.in_tree).enumerate();
     volumes.filter_map(|(at, volume)| Some((at, name_of(&pod.meta.namespace, volume)?)))
@@ -247,7 +248,7 @@ mod tests {
     use super::super::volume_name::{Plugin, is_exclusive, of_volume};
     use super::*;
 
-    /// Texts similar to the ids of volumes, and anything else.
+    /// Generates texts similar to the ids of volumes, and arbitrary texts.
     fn id() -> impl Strategy<Value = String> {
         prop_oneof![
             "(aws://)?[a-z/]{0,6}(vol-)?[0-9a-f/]{0,6}",
@@ -275,7 +276,7 @@ mod tests {
                 if let Some(found) = resolve("ns", &inline) {
                     prop_assert!(found.name.starts_with("kubernetes.io/"), "{}", found.name);
                     prop_assert_eq!(Plugin::of(&found.name).is_some_and(|plugin| matches!(plugin, Plugin::Csi { .. })), {
-                        // A driver's volume without a handle has no attacher.
+                        // [`Plugin::of`] accepts no CSI volume without a handle.
                         found.spec.as_ref().is_some_and(|spec| spec["csi"]["volumeHandle"] != "")
                     });
                 }

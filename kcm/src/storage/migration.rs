@@ -1,6 +1,6 @@
-//! The in-tree volume plugins whose volumes CSI drivers have taken over permanently.
+//! The in-tree volume plugins that are permanently migrated to CSI drivers.
 //!
-//! Upstream: k8s.io/csi-translation-lib. No gate turns any of them off.
+//! Upstream: k8s.io/csi-translation-lib. No feature gate disables a migration.
 
 use kinds::persistent_volume::Source;
 use kinds::schema::persistent_volume_source as s;

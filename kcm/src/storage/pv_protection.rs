@@ -15,8 +15,8 @@ use crate::protection::{Protection, Users};
 const FINALIZER: &str = "kubernetes.io/pv-protection";
 const QUEUE: &str = "pvprotection";
 
-/// Requests per second and burst, as multiples of other controllers' limits: a read precedes each write, so that as
-/// many volumes are released per second as in upstream, whose writes are based on the cache.
+/// Requests per second and burst, as multiples of other controllers' limits: a read precedes each write. With twice
+/// the rate, as many volumes are released per second as in upstream, whose writes are based on the cache.
 const QPS_FACTOR: u16 = 2;
 const BURST_FACTOR: u32 = 2;
 

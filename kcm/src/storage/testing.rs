@@ -19,17 +19,17 @@ fn read<K: Kind>(metadata: u32, namespace: &str, name: &str) -> K {
     K::decode(&Decode { interner: Arc::default(), sections: Sections::default() }, &object).expect("well-formed")
 }
 
-/// A claim in namespace `default` without spec and status.
+/// Returns a claim in namespace `default` without spec and status.
 pub fn claim(name: &str) -> PersistentVolumeClaim {
     read(persistent_volume_claim::METADATA, "default", name)
 }
 
-/// A volume without spec and status.
+/// Returns a volume without spec and status.
 pub fn volume(name: &str) -> PersistentVolume {
     read(persistent_volume::METADATA, "", name)
 }
 
-/// A running pod on a node in namespace `default`, with volumes of these claims.
+/// Returns a running pod on a node in namespace `default`, with volumes of these claims.
 pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
     let mut pod: Pod = read(pod::METADATA, "default", name);
     pod.node = "node".into();
@@ -50,7 +50,7 @@ pub fn pod_with(name: &str, claims: &[&str]) -> Pod {
     pod
 }
 
-/// A running pod on a node with a generic ephemeral volume `data`.
+/// Returns a running pod on a node with a generic ephemeral volume `data`.
 pub fn pod_with_ephemeral(name: &str) -> Pod {
     let mut pod = pod_with(name, &[&format!("{name}-data")]);
     pod.volumes.as_mut().expect("it has one").claims[0].is_ephemeral = true;

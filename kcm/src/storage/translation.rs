@@ -1,4 +1,4 @@
-//! Translates volumes of in-tree plugins into those of the CSI drivers that took them over.
+//! Translates volumes of in-tree plugins into volumes of the CSI drivers to which the plugins are migrated.
 //!
 //! Upstream: k8s.io/csi-translation-lib, plugins.
 
@@ -32,7 +32,8 @@ fn failed<T>(message: impl Into<String>) -> Result<T, TranslationError> {
     Err(TranslationError(message.into()))
 }
 
-/// Returns the CSI driver of a migrated volume and the driver's handle of it; `None` if its plugin was not migrated.
+/// Returns the CSI driver of a migrated volume and the volume's handle in that driver; `None` if the volume's plugin
+/// was not migrated.
 pub fn handle_of(volume: &PersistentVolume) -> Option<Result<(&'static str, String), TranslationError>> {
     let driver = migration::of_source(&volume.source)?.driver;
     let Source::Other { field, raw } = &volume.source else { return None };
@@ -57,7 +58,7 @@ pub fn text(message: &[u8], number: u32) -> &str {
 /// Returns the driver's handle of an EBS volume.
 ///
 /// # Errors
-/// When the id is not that of a volume.
+/// When the id is a URL that does not contain the id of a volume.
 pub fn ebs(id: &str) -> Result<String, TranslationError> {
     let Some(rest) = id.strip_prefix("aws://") else { return Ok(id.to_owned()) };
     let path = url_path(rest).unwrap_or_default();
@@ -143,11 +144,12 @@ fn azure_file(volume: &PersistentVolume, raw: &[u8]) -> Result<String, Translati
     Ok(format!("{group}#{account}#{share}#{}#{namespace}", volume.meta.name))
 }
 
-/// Returns the account in the usual name of a secret, or the whole name.
+/// Returns the storage account in a secret's name `azure-storage-account-<account>-secret`; the whole name if it has
+/// another form.
 pub fn storage_account(secret: &str) -> &str {
     const PREFIX: &str = "azure-storage-account-";
     let account = secret.find(PREFIX).map(|at| &secret[at + PREFIX.len()..]);
-    // The account ends before a line break.
+    // As in upstream's pattern, the name is not matched across a line break.
     let line = account.and_then(|rest| rest.split('\n').next());
     let account = line.and_then(|line| line.rfind("-secret").map(|end| &line[..end]));
     account.filter(|account| !account.is_empty()).unwrap_or(secret)

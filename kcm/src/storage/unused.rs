@@ -10,7 +10,7 @@ use crate::context::Context;
 
 /// The controller that maintains the condition.
 const MAINTAINER: &str = "persistentvolumeclaim-protection-controller";
-/// Gate of the condition.
+/// Feature gate of the condition.
 const GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
 
 /// Type, status, reason and message of a condition.
@@ -22,7 +22,7 @@ pub fn is_maintained(context: &Context) -> bool {
     options.gates.enabled(GATE) && options.enabled().any(|controller| controller.name == MAINTAINER)
 }
 
-/// Returns the condition.
+/// Returns the condition for a used or unused claim.
 pub fn condition(is_unused: bool) -> Condition {
     if is_unused {
         (UNUSED, "True", "NoPodsUsingPVC", "No pods are currently referencing this PVC")

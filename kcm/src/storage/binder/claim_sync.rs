@@ -101,7 +101,7 @@ impl Binder {
         let cached = self.volumes.get(&key).map(|volume| volume.meta.version);
         let current = match self.writer.get(&PersistentVolume::RESOURCE, &key).await {
             Ok(response) => Some(response.meta().map_err(WriteError::from)?.version),
-            // A tenant may write any name of a volume, and no volume can have an invalid one.
+            // A tenant may write any volume name into a claim, and no volume can have an invalid name.
             Err(error) if error.is_not_found() || error.is_invalid_name() => None,
             Err(error) => return Err(Stop::Failed(error)),
         };
@@ -220,8 +220,8 @@ impl Binder {
         let mut claim_draft = None;
         let needs_reference = matches!(next_bind_write(claim, volume), BindWrite::VolumeReference { .. });
         if needs_reference {
-            // The claim may be bound already, although this cache does not contain that yet: it must not take a second
-            // volume.
+            // The API server may already have a binding that this cache does not contain: the claim must not take a
+            // second volume.
             claim_draft = Some(Draft::read(&self.claims, &self.writer, claim).await?);
         }
         let bound_volume = self.bind_volume(claim, volume, written).await?;
@@ -257,8 +257,8 @@ impl Binder {
     }
 
     /// Returns the first status of the condition `Unused` of a claim that becomes bound. It is written together with
-    /// the binding. If the cache lacks a pod, the controller that maintains the condition corrects it when the pod
-    /// arrives.
+    /// the binding. If the cache lacks a pod, the controller that maintains the condition corrects it when the watch
+    /// delivers the pod.
     fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
             return None;
@@ -292,7 +292,7 @@ impl Binder {
 }
 
 impl Binder {
-    /// Records an event about a claim that cannot be provisioned, and waits.
+    /// Records an event about a claim that cannot be provisioned, and requeues the claim after the sync period.
     pub fn wait_for_class(&self, claim: &PersistentVolumeClaim, message: String) -> Outcome {
         self.notices.record_waiting(claim, &Notice::warning("ProvisioningFailed", message));
         Outcome::RequeueAfter(self.settings.sync_period)

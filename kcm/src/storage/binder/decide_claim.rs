@@ -64,12 +64,12 @@ impl Notice {
 /// The next step for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimStep {
-    /// Bind it to this volume.
+    /// Bind the claim to this volume.
     Bind {
         /// The volume.
         volume: Arc<PersistentVolume>,
         /// The volume was found by the search, not named by the claim. The search already holds it for the claim. If a
-        /// provisioner created it, the binding completes that operation in the metrics.
+        /// provisioner created the volume, the binding ends the provisioning operation in the metrics.
         is_found: bool,
     },
     /// The claim waits: phase Pending, and this event.
@@ -78,7 +78,7 @@ pub enum ClaimStep {
     Lose(Notice),
     /// A binding in progress has to end first.
     DecideAgain,
-    /// Set its class.
+    /// Set the claim's class to this default class.
     AssignClass(Str),
     /// Request a volume from the provisioner of this class.
     Provision(Str),
@@ -271,7 +271,7 @@ pub fn lost_status(claim: &PersistentVolumeClaim) -> Option<StatusEdit<'static>>
     unbound_status(claim, Phase::Lost).filter(|_| claim.phase != Phase::Lost)
 }
 
-/// Returns the changes of the status of a claim that is not bound; `None` if it is right already.
+/// Returns the changes of the status of a claim that is not bound; `None` if the status is up to date.
 pub fn unbound_status(claim: &PersistentVolumeClaim, phase: Phase) -> Option<StatusEdit<'static>> {
     let edit = StatusEdit {
         phase: (claim.phase != phase).then_some(phase),
@@ -282,7 +282,7 @@ pub fn unbound_status(claim: &PersistentVolumeClaim, phase: Phase) -> Option<Sta
     (edit != StatusEdit::default()).then_some(edit)
 }
 
-/// Returns the changes of the status of a claim that is bound to a volume; `None` if it is right already.
+/// Returns the changes of the status of a claim that is bound to a volume; `None` if the status is up to date.
 ///
 /// The capacity is only set when the claim becomes bound: afterwards the file system may be smaller than the volume,
 /// and the resizer owns the field. The same holds for the VolumeAttributesClass.

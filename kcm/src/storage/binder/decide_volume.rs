@@ -28,8 +28,9 @@ pub fn claim_uid(volume: &PersistentVolume) -> Option<&Uid> {
     volume.claim.as_ref().and_then(|claim| claim.uid.as_ref())
 }
 
-/// Returns true if the API server has to be read because the cache may be behind. A volume that is already released or
-/// failed is not released by a stale cache.
+/// Returns true if the volume's claim has to be read from the API server, because the cache may be behind. For a
+/// volume in phase Released or Failed the cache suffices: [`is_released`] is checked with an uncached claim before
+/// data is deleted.
 pub fn needs_uncached_claim(volume: &PersistentVolume, cached: Option<&PersistentVolumeClaim>) -> bool {
     let Some(uid) = claim_uid(volume) else { return false };
     !is_reclaimable(volume.phase) && cached.is_none_or(|claim| claim.meta.uid != *uid)
@@ -40,7 +41,7 @@ pub fn is_reclaimable(phase: Phase) -> bool {
     matches!(phase, Phase::Released | Phase::Failed)
 }
 
-/// Decides the next step for a volume. `claim` is the claim that it refers to.
+/// Decides the next step for a volume. `claim` is the claim that the volume refers to.
 pub fn next_step(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> VolumeStep {
     let Some(uid) = claim_uid(volume) else {
         return VolumeStep::SetPhase(Phase::Available);
@@ -85,7 +86,7 @@ pub enum Reclaim {
     DeleteHostPath(String),
     /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
-    /// No plugin deletes the volume's data, which is reported once no pod uses the volume.
+    /// No plugin can delete the volume's data. The failure is reported once no pod uses the volume.
     NotRecyclable,
     /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),

@@ -1,8 +1,8 @@
-//! Changes of objects by full PUTs. Each writes the version of the object for which the change was decided.
+//! Changes of objects by full PUTs. Each PUT contains the version of the object for which the change was decided.
 //!
-//! The role of this controller has no patch verb, and unknown fields must be kept. Most records
-//! are only a part of their object, so that the whole object is read first. Records of pending claims and volumes
-//! contain it: their first writes need no read, and a cache that is behind causes a conflict.
+//! The role of this controller has no patch verb, and unknown fields must be kept. Most records are only a part of
+//! their object, so that the whole object is read first. Records of pending claims and volumes contain the whole
+//! object: their first writes need no read, and a cache that is behind causes a conflict.
 
 use kinds::whole::WholeObject;
 use kinds::wire::WireError;
@@ -63,7 +63,7 @@ impl Whole for PersistentVolume {
     }
 }
 
-/// An object that is being changed. No other controller of this process writes it until this is dropped.
+/// An object that is being changed. No other controller of this process writes the object until the draft is dropped.
 pub struct Draft<'a, K: Kind> {
     store: &'a Store<K>,
     writer: &'a Writer,
@@ -76,8 +76,8 @@ pub struct Draft<'a, K: Kind> {
 }
 
 impl<'a, K: Whole> Draft<'a, K> {
-    /// Begins a change of the object whose cached record is `record`, and reads it only if the record does not contain
-    /// it as a whole.
+    /// Begins a change of the object whose cached record is `record`, and reads the object from the API server only if
+    /// the record does not contain the whole object.
     ///
     /// A write fails if the cache is behind. Use [`Draft::read`] if anything else depends on the object being current.
     ///

@@ -1,4 +1,5 @@
-//! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the wait for it.
+//! Volumes and waiting claims under one lock, so that a volume cannot become free between a search and the start of the
+//! wait.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -50,7 +51,8 @@ impl Matcher {
         if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }
     }
 
-    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if either is being bound.
+    /// Hides a volume from other claims until [`Matcher::release`]. Returns false if the volume or the claim is already
+    /// being bound.
     pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
         self.lock().volumes.hold(volume, claim)
     }
@@ -72,8 +74,8 @@ impl Matcher {
     /// Limits a hold after a write to the time in which the written version may still arrive. If the API server's
     /// storage is restored from a backup, the record of the volume may stay as it is, without a later version.
     pub fn expire_hold(self: &Arc<Self>, progress: &Progress, volume: &Str, written: u64) {
-        // A version that is reached although its record has not arrived belongs to a history that the watch does not
-        // know yet.
+        // If the version is reached and its record has not arrived, the version belongs to a restored history of the
+        // server, which the watch has not detected yet.
         if progress.version() < written {
             let (matcher, volume) = (self.clone(), volume.clone());
             progress.when_reached(written, move || matcher.lock().volumes.expire(&volume, written));

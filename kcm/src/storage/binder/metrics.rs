@@ -23,13 +23,13 @@ use super::decide_volume::{Reclaim, decide_reclaim};
 use super::names::{HOST_PATH, NFS};
 use crate::storage::migration::driver_of_plugin;
 
-/// Upper bounds in seconds.
+/// Upper bounds of the buckets in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 const NO_PLUGIN: &str = "N/A";
 
 #[derive(Debug, Clone)]
 struct FirstAttempt {
-    /// The claim or volume. Another one may now have its name.
+    /// Uid of the claim or volume: another object may have its name by now.
     uid: Uid,
     plugin: String,
     at: Instant,
@@ -106,7 +106,7 @@ impl Operations {
         start(&self.provisions, claim.meta.key(), &claim.meta.uid, || plugin.to_owned()).elapsed()
     }
 
-    /// Records that a claim was bound after a search.
+    /// Records that a claim was bound to a volume that the search found.
     pub fn provision_succeeded(&self, claim: &ObjectKey) {
         if let Some(started) = lock(&self.provisions).remove(claim) {
             self.durations.observe(labels(&started.plugin, "provision"), started.at.elapsed().as_secs_f64());
@@ -150,8 +150,8 @@ impl Operations {
 }
 
 /// Returns the component that deletes a volume: a compiled-in plugin, or the provisioner of the volume's class. The
-/// provisioner in the volume's annotation is not used, because some write one for each node. Upstream:
-/// pkg/controller/volume/persistentvolume, getProvisionerNameFromVolume.
+/// provisioner in the volume's annotation is not used, because some provisioners have a different name on each node.
+/// Upstream: pkg/controller/volume/persistentvolume, getProvisionerNameFromVolume.
 fn deleting_plugin(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
     let provisioner = volume.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());
     match (provisioner, decide_reclaim(volume), class) {
@@ -164,7 +164,7 @@ fn deleting_plugin(volume: &PersistentVolume, class: Option<&StorageClass>) -> S
     }
 }
 
-/// Numbers of volumes and claims, counted when the metrics are read.
+/// Numbers of volumes and claims, counted at each scrape of the metrics.
 pub struct Totals {
     /// Volumes.
     pub volumes: Arc<Store<PersistentVolume>>,

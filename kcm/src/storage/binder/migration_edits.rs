@@ -36,7 +36,8 @@ pub fn requested_from(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotation(STORAGE_PROVISIONER).or_else(|| claim.annotation(BETA_STORAGE_PROVISIONER))
 }
 
-/// Compares the annotation with the object's provisioner. Objects without a provisioner are not changed.
+/// Returns the change of the annotation that the object's provisioner requires. Objects without a provisioner are not
+/// changed.
 pub fn annotation_edit(provisioner: Option<&str>, migrated_to: Option<&str>) -> Option<MigrationEdit> {
     match (of_plugin(provisioner?).map(|migrated| migrated.driver), migrated_to) {
         (Some(driver), current) if current != Some(driver) => Some(MigrationEdit::Set(driver)),
@@ -74,7 +75,7 @@ impl FinalizerEdit {
     }
 }
 
-/// Compares a volume's finalizers with its provisioner and reclaim policy.
+/// Returns the changes of a volume's finalizers that its provisioner and reclaim policy require.
 ///
 /// Only volumes of in-tree provisioners are changed. No finalizer is added to a volume that is being deleted: the API
 /// server rejects that, and the rejection would block the volume's reconciles forever.

@@ -61,7 +61,7 @@ const WORKERS: usize = 40;
 /// Minimum of the sync period: a shorter one, or zero, would reconcile waiting claims continuously.
 const MIN_SYNC_PERIOD: Duration = Duration::from_millis(100);
 
-/// Requests per second, as a multiple of other controllers' limit: a binding takes four writes and two reads.
+/// Requests per second, as a multiple of other controllers' limit: a binding takes four writes and up to two reads.
 const QPS_FACTOR: u16 = 5;
 /// Burst of requests, as a multiple of other controllers' limit.
 const BURST_FACTOR: u32 = 5;

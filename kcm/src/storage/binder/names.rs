@@ -1,6 +1,6 @@
 //! Names that other components read: finalizers, annotation values and plugins.
 
-/// Annotation of a volume: its creator, if that is the host-path provisioner.
+/// Annotation that names the creator of a volume; set by the host-path provisioner.
 pub const CREATED_BY: &str = "kubernetes.io/createdby";
 
 /// Finalizer of volumes that this controller deletes itself.

@@ -1,6 +1,6 @@
 //! Events of objects that wait: each is recorded when it changes, and repeated at long intervals.
 //!
-//! Differs from upstream, which repeats them at each resync, that is every 15 seconds; see docs/differences.md.
+//! Differs from upstream, which repeats them at each resync, by default every 15 seconds; see docs/differences.md.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,7 +20,7 @@ const REPEAT: Duration = Duration::from_secs(5 * 60);
 
 /// The last event of an object.
 struct Last {
-    /// The object. Another one may now have its name.
+    /// Uid of the object: another one may have its name by now.
     uid: Uid,
     /// Hash of the event. Its text may name thousands of pods, and each of these pods may use thousands of claims.
     notice: u64,
@@ -37,7 +37,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Returns a record without events.
+    /// Returns an empty record of events.
     pub fn new(recorder: Recorder) -> Self {
         Self { recorder, last: Mutex::default() }
     }
@@ -48,7 +48,7 @@ impl Notices {
         self.recorder.event(&about(object), kind, notice.reason, notice.message.clone());
     }
 
-    /// Records an event about an object that stays as it is, unless the same was recorded a short time ago.
+    /// Records an event about an object that stays as it is, unless the same event was recorded within [`REPEAT`].
     pub fn record_waiting<K: Kind>(&self, object: &K, notice: &Notice) {
         let key = (K::RESOURCE.kind, object.meta().key());
         let now = Instant::now();
@@ -62,7 +62,7 @@ impl Notices {
         self.record(object, notice);
     }
 
-    /// Forgets an object that was deleted or no longer waits.
+    /// Removes the last event of an object that was deleted or no longer waits.
     pub fn forget<K: Kind>(&self, key: &ObjectKey) {
         lock(&self.last).remove(&(K::RESOURCE.kind, key.clone()));
     }

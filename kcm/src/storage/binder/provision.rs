@@ -36,7 +36,7 @@ pub enum Provisioning {
     External(String),
     /// Directories of the host.
     HostPath,
-    /// No volume is provisioned: the command line disables it.
+    /// No volume is provisioned: the command line disables provisioning.
     Disabled,
     /// Provisioning is impossible: the message of the event.
     Impossible(String),
@@ -78,7 +78,8 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.meta.uid)
 }
 
-/// Returns the reason why the host-path provisioner cannot fill the volume of a claim; `None` if it stays empty.
+/// Returns the reason why the host-path provisioner cannot fill the volume of a claim; `None` if the claim has no data
+/// source.
 pub fn data_source_problem(claim: &PersistentVolumeClaim) -> Option<String> {
     let why = "is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";
     claim.has_data_source.then(|| format!("plugin {HOST_PATH:?} {why}"))
@@ -123,7 +124,7 @@ fn class_problem(class: &StorageClass, is_enabled: bool) -> Option<String> {
 }
 
 /// Returns the reason why a volume cannot be provisioned for the node that the scheduler chose; `None` if it can, or if
-/// there is no choice. An empty annotation names a node that does not exist.
+/// the scheduler has not chosen a node. An empty annotation names a node that does not exist.
 pub fn node_problem(claim: &PersistentVolumeClaim, has_node: impl Fn(&str) -> bool) -> Option<String> {
     let node = claim.annotation(SELECTED_NODE).filter(|node| !has_node(node))?;
     Some(format!("Failed to get target node: node {node:?} not found"))
@@ -275,7 +276,7 @@ impl Binder {
         stop
     }
 
-    /// Removes the node that the scheduler chose, so that it chooses again.
+    /// Removes the annotation with the chosen node, so that the scheduler chooses again.
     async fn release_node(&self, claim: &PersistentVolumeClaim) -> Result<(), Stop> {
         if claim.annotation(SELECTED_NODE).is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Released volumes: deleted, wiped, or left to others.
+//! Released volumes: deleted, wiped, or left to external provisioners and administrators.
 //!
 //! Upstream: pkg/controller/volume/persistentvolume, reclaimVolume.
 
@@ -38,7 +38,8 @@ impl Binder {
         }
     }
 
-    /// Reports that no plugin deletes the data of a volume, or that pods still use it, which comes first in upstream.
+    /// Reports that pods still use a volume or, if none does, that no plugin can delete its data. Upstream has the
+    /// same order.
     async fn fail_recycling(&self, volume: &PersistentVolume) -> Result<Outcome, Stop> {
         if let Some(notice) = event_about_users(&self.users_of_released(volume)) {
             self.notices.record_waiting(volume, &notice);
@@ -51,8 +52,8 @@ impl Binder {
 
     /// Reads a volume and its claim from the API server. Returns the volume if its data may be deleted.
     ///
-    /// A cache that is behind must not delete data: the version of the volume, and with it the reclaim policy, must be
-    /// the one that was decided on. Its claim must no longer exist, or have another volume.
+    /// A reconcile with an outdated cache must not delete data: the version of the volume, and with it the reclaim
+    /// policy, must be the one that was decided on. The volume's claim must no longer exist, or have another volume.
     async fn confirm_release<'a>(
         &'a self,
         volume: &PersistentVolume,

@@ -21,7 +21,7 @@ use crate::storage::indexes::{pods_by_claim, using_claim};
 pub struct Settings {
     /// Objects that wait are reconciled again after this time.
     pub sync_period: Duration,
-    /// True if volumes are provisioned.
+    /// True if dynamic provisioning is enabled.
     pub is_dynamic: bool,
     /// True if host-path volumes are provisioned.
     pub has_host_path: bool,
@@ -46,7 +46,7 @@ pub struct Binder {
     pub notices: Notices,
     pub operations: Operations,
     pub recycling: Recycling,
-    /// The time of day.
+    /// Wall clock, for the times in conditions.
     pub clock: Clock,
     pub settings: Settings,
 }

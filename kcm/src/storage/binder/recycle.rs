@@ -117,7 +117,7 @@ impl Binder {
     async fn end_of_recycler(&self, run: &Run) -> Result<Option<Result<(), String>>, Stop> {
         let key = &run.key;
         let Some(pod) = self.pods.get_with_uid(&key.namespace, &key.name, &run.pod) else {
-            // A pod that the cache does not contain yet still runs.
+            // A pod that the cache does not contain yet counts as running.
             let is_current = self.pods.progress().contains(&run.version);
             return Ok(is_current.then(|| Err("recycler pod was deleted".to_owned())));
         };

@@ -12,7 +12,7 @@ use super::decide_volume::RecyclePlugin;
 
 /// The image of the built-in template.
 const IMAGE: &str = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6";
-/// Shell command that empties the volume. It fails if there is no volume, or if anything is left.
+/// Shell command that empties the volume. The command fails if there is no volume, or if any file remains.
 const SCRIPT: &str = r#"test -e /scrub && find /scrub -mindepth 1 -delete && test -z "$(ls -A /scrub)""#;
 const NAME_PREFIX: &str = "recycler-for-";
 const GIB: i64 = 1 << 30;

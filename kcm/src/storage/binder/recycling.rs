@@ -18,15 +18,15 @@ use super::decide_volume::claim_uid;
 /// A pod that this process has created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The volume.
+    /// Uid of the volume.
     pub volume: Uid,
-    /// The claim that the volume was bound to, whose data the pod wipes.
+    /// Uid of the claim that the volume was bound to, whose data the pod wipes.
     pub claim: Option<Uid>,
     /// Namespace and name of the pod.
     pub key: ObjectKey,
-    /// The pod.
+    /// Uid of the pod.
     pub pod: Uid,
-    /// The version of its creation.
+    /// Version at which the pod was created.
     pub version: WriteVersion,
 }
 
@@ -68,12 +68,12 @@ impl Recycling {
         lock(&self.failed).insert(volume.clone(), Instant::now());
     }
 
-    /// Forgets the pod of a volume.
+    /// Removes the pod of a volume.
     pub fn end_run(&self, volume: &Str) {
         lock(&self.runs).remove(volume);
     }
 
-    /// Forgets a volume that was deleted or wiped.
+    /// Removes the state of a volume that was deleted or wiped.
     pub fn forget(&self, volume: &Str) {
         self.end_run(volume);
         lock(&self.failed).remove(volume);

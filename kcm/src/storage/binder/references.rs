@@ -12,7 +12,8 @@ use super::names::YES;
 /// Metadata is field 1 of every object.
 const METADATA: u32 = 1;
 
-/// Returns an object with these annotations. One that it has keeps its value, which does not matter.
+/// Returns an object with these annotations. An annotation that the object already has keeps its value: only the
+/// presence matters.
 fn marked(object: &[u8], keys: &[&str]) -> Result<Vec<u8>, WireError> {
     let mut missing = keys.to_vec();
     for field in fields(find(object, METADATA)) {

@@ -1,5 +1,4 @@
-//! Volumes by the claim that they refer to. Each bound volume is here, so that an entry takes as little memory as
-//! possible.
+//! Volumes by the claim that they refer to. Every bound volume has an entry, so an entry must take little memory.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;

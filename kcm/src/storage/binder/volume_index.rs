@@ -179,8 +179,8 @@ impl VolumeIndex {
         fitting.find(|volume| selects(volume) && !is_held(volume))
     }
 
-    /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already, or
-    /// the claim is being bound to another one.
+    /// Hides a volume from other claims while it is bound to this one. Returns false if the volume is hidden already,
+    /// or the claim is being bound to another volume.
     pub fn hold(&mut self, volume: &Str, claim: &ObjectKey) -> bool {
         if self.holds.contains_key(volume) || !self.holders.insert(claim.clone()) {
             return false;
@@ -197,7 +197,7 @@ impl VolumeIndex {
     /// Ends a hold. After a write, the volume stays hidden until a record of the written version has arrived; `current`
     /// is the version of the present record.
     pub fn release(&mut self, (volume, claim): (&Str, &ObjectKey), written: Option<u64>, current: Option<u64>) {
-        // The volume may have been deleted and created again in the meantime, and is held for another claim.
+        // The volume may have been deleted and created again in the meantime, and may be held for another claim.
         let Some((hold, _)) = self.holds.get_mut(volume).filter(|(_, holder)| holder == claim) else { return };
         match written.zip(current).filter(|(written, current)| current < written) {
             Some((written, _)) => *hold = Hold::Written(written),

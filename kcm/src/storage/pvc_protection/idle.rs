@@ -10,10 +10,10 @@ use kinds::meta::ObjectKey;
 use runtime::lock::lock;
 use tokio::time::Instant;
 
-/// A claim counts as unused after this time without a user.
+/// Time without a user after which a claim counts as unused.
 const DELAY: Duration = Duration::from_secs(1);
 
-/// The times since which claims have had no user.
+/// The claims without a user, and the time since which each has had none.
 #[derive(Debug, Default)]
 pub struct IdleClaims(Mutex<HashMap<ObjectKey, Instant>>);
 
@@ -25,7 +25,7 @@ impl IdleClaims {
         (since + DELAY).saturating_duration_since(now)
     }
 
-    /// Forgets a claim that has a user or was deleted, or whose condition is written.
+    /// Removes a claim that has a user or was deleted, or whose condition is written.
     pub fn forget(&self, claim: &ObjectKey) {
         lock(&self.0).remove(claim);
     }

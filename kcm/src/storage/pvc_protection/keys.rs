@@ -54,7 +54,7 @@ impl Keys {
     }
 
     /// Returns true if a change of a pod may require a write of its claims. If the condition is not maintained, only
-    /// pods that do not use their claims do: they are not on a node, or have released their volumes.
+    /// a change of a pod without a node or with released volumes may: any other pod keeps its claims.
     fn is_relevant(&self, pod: &Pod) -> bool {
         self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
     }
@@ -66,7 +66,7 @@ impl Keys {
     }
 }
 
-/// Returns everything about a pod that decides whether it uses its claims. Its volumes never change.
+/// Returns the properties of a pod that decide whether the pod uses its claims. The volumes of a pod never change.
 fn use_of(pod: &Pod) -> (bool, bool, bool, bool) {
     let has_no_grace = pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);
     (pod.node.is_empty(), pod.has_released_volumes(), pod.meta.is_deleting(), has_no_grace)

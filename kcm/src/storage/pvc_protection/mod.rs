@@ -32,12 +32,12 @@ use used_claims::UsedClaims;
 const FINALIZER: &str = "kubernetes.io/pvc-protection";
 const QUEUE: &str = "pvcprotection";
 
-/// Number of workers. Claims of one namespace that are reconciled at the same time share one list of its pods, so that
-/// many workers mean few lists. Writes are limited by the client's rate.
+/// Number of workers. Concurrent reconciles of claims of one namespace share one list of its pods, so more workers
+/// cause fewer lists. The client's rate limit applies to the writes.
 const WORKERS: usize = 64;
 
-/// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes, so that as
-/// many claims are released per second as in upstream, whose writes are based on the cache.
+/// Requests per second and burst, as multiples of other controllers' limits: a read precedes most writes. With twice
+/// the rate, as many claims are released per second as in upstream, whose writes are based on the cache.
 const QPS_FACTOR: u16 = 2;
 const BURST_FACTOR: u32 = 2;
 

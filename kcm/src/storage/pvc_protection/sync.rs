@@ -48,7 +48,7 @@ async fn list_users(writer: &Writer, namespace: &str) -> Result<Users, WriteErro
         Err(error) => unreadable = Some(error),
     };
     writer.list_each(&Pod::RESOURCE, namespace, visit).await?;
-    // A pod that cannot be read may use any claim.
+    // A pod that cannot be decoded may use any claim.
     unreadable.map_or(Ok(users), |error| Err(error.into()))
 }
 
@@ -90,7 +90,7 @@ impl protection::Users<PersistentVolumeClaim> for ClaimUsers {
 pub struct Claims {
     /// The finalizer, the caches and the queue.
     pub protection: Protection<PersistentVolumeClaim, ClaimUsers>,
-    /// The time of day.
+    /// Wall clock, for the times in conditions.
     pub clock: Clock,
     /// Claims whose last user was deleted a short time ago.
     pub idle: IdleClaims,
@@ -124,7 +124,7 @@ impl Claims {
             return self.protection.protect(&claim).await;
         }
         let next = self.maintain_condition(&claim).await?;
-        // A tracked claim is not being deleted: its finalizer is added at most, and needs no later reconcile.
+        // A tracked claim is not being deleted: its finalizer can only be added, which needs no later reconcile.
         self.protection.protect(&claim).await?;
         Ok(next)
     }

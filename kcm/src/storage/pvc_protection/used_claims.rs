@@ -68,7 +68,7 @@ impl UsedClaims {
         (kept.version == record.meta.version).then_some(kept.object)
     }
 
-    /// Forgets a claim that was deleted.
+    /// Removes a claim that was deleted.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.0).remove(key);
     }

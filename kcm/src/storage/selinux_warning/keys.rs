@@ -12,7 +12,7 @@ use runtime::store::Change;
 use super::super::indexes::{pods_by_claim, using_claim};
 use super::sync::SelinuxWarnings;
 
-/// Enqueues the pods that a change of any kind affects.
+/// Subscribes to changes, and adds the affected pods to the queue.
 pub fn subscribe(reconciler: &Arc<SelinuxWarnings>, queue: &Arc<Queue<ObjectKey>>) {
     let changed = queue.clone();
     reconciler.pods.subscribe(move |change| {

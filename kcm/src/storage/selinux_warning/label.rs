@@ -8,8 +8,8 @@ fn parts(label: &str) -> [&str; 4] {
 
 /// Returns true if two pods with these labels cannot use a volume on the same node.
 ///
-/// A node fills in a user, role or type that is missing, perhaps with the other label's. It does not fill in a missing
-/// level. Upstream: pkg/controller/volume/selinuxwarning/translator, Conflicts.
+/// The operating system of a node fills in a missing user, role or type, possibly with the value of the other label.
+/// It does not fill in a missing level. Upstream: pkg/controller/volume/selinuxwarning/translator, Conflicts.
 pub fn conflict(one: &str, other: &str) -> bool {
     let ([rest @ .., level], [other_rest @ .., other_level]) = (&parts(one), &parts(other));
     let differ = |(one, other): (&&str, &&str)| one != other && !one.is_empty() && !other.is_empty();

@@ -13,7 +13,7 @@ use super::used_volumes::UsedVolumes;
 /// square of the number of pods.
 const MAX_SERIES: usize = 10_000;
 
-/// The current conflicts, gathered when the metrics are read.
+/// The current conflicts, gathered at each scrape of the metrics.
 #[derive(Debug)]
 pub struct ConflictGauges(pub Arc<UsedVolumes>);
 

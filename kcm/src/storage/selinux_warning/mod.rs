@@ -1,8 +1,8 @@
 //! selinux-warning-controller: warns of pods that may use the same volume with different SELinux labels.
 //!
-//! A volume is mounted on a node with one label. Two pods on the same node cannot use it if their labels differ, or if
-//! one relabels the files and the other mounts with a label. All pods are compared, whether or not they run on the same
-//! node. Nothing is written but events. Upstream: pkg/controller/volume/selinuxwarning.
+//! A volume is mounted on a node with one label. Two pods on the same node cannot use the volume if their labels
+//! differ, or if one relabels the files and the other mounts with a label. All pods are compared, whether or not they
+//! run on the same node. The controller writes only events. Upstream: pkg/controller/volume/selinuxwarning.
 
 mod keys;
 mod label;

@@ -37,7 +37,7 @@ impl Reconcile for SelinuxWarnings {
     }
 }
 
-/// Returns the one label with which a pod mounts a volume, empty without any; `None` if it mounts it with several.
+/// Returns the label with which a pod mounts a volume; empty if there is none, `None` if there are several.
 fn single_label(labels: &[Str]) -> Option<Str> {
     match labels {
         [] => Some("".into()),
@@ -59,8 +59,8 @@ impl SelinuxWarnings {
         self.report(&conflicts);
     }
 
-    /// Returns the volumes that containers mount, each with one label, and reports those with several. A volume whose
-    /// claim is not bound yet is resolved when the claim becomes bound.
+    /// Returns the volumes that containers mount, each with one label, and reports volumes with several labels. A
+    /// volume whose claim is not bound yet is resolved when the claim becomes bound.
     fn mounted(&self, pod: &Pod, volumes: &Volumes, selinux: &SeLinux) -> Vec<Volume> {
         let (mut mounted, mut unbound) = (Vec::new(), HashSet::new());
         let mut add = |volume: &Str, name: Option<Str>| {
@@ -123,7 +123,7 @@ mod tests {
         Arc::new(filled_store(decode, Vec::new(), records))
     }
 
-    /// A pod that mounts the volume of claim `data` with this level.
+    /// Returns a pod that mounts the volume of claim `data` with this level.
     fn user(name: &str, level: &str) -> Pod {
         let mut pod = pod_with(name, &["data"]);
         let mounts = [SeLinuxMount { volume: "data".into(), labels: [Str::from(format!(":::{level}"))].into() }];

@@ -9,9 +9,9 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// Maximum number of conflicts of a pod on a volume, from both sides, that are reported when it begins to use the
-/// volume. Any user can create thousands of pods that conflict with each other, so that the number of conflicts grows
-/// with the square of the number of pods.
+/// Maximum number of conflicts of a pod on a volume, counted from both sides, that are reported when the pod begins to
+/// use the volume. Any user can create thousands of pods that conflict with each other, so that the number of conflicts
+/// grows with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
 /// Method of labeling a volume's files.
@@ -35,7 +35,7 @@ impl Policy {
 /// Labeling of a volume that a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The label of the containers that mount it; empty without one.
+    /// The label of the containers that mount the volume; empty if they have none.
     pub label: Str,
     /// The pod's policy is `Recursive`.
     pub is_recursive: bool,
@@ -177,8 +177,8 @@ impl UsedVolume {
         groups
     }
 
-    /// Records the labeling that a pod requests. Returns its conflicts with the pods that were compared since the
-    /// driver changed; the others are compared with it in their own reconciles.
+    /// Records the labeling that a pod requests. Returns the pod's conflicts with the pods that were compared since the
+    /// driver changed. The other pods are compared with this one in their own reconciles.
     fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
         let mine = request.effective_labeling(self.supports_context);
         let before = self.pods.insert(pod.clone(), Entry { request, compared: mine.clone() });
@@ -218,8 +218,8 @@ impl UsedVolumes {
         lock(&self.0)
     }
 
-    /// Records how a pod uses its volumes. Returns the conflicts that are new, each from both sides: none for a volume
-    /// that is used as before.
+    /// Records the volumes that a pod uses, and their requested labeling. Returns the conflicts that are new, each from
+    /// both sides: none for a volume that is used as before.
     pub fn put(&self, pod: &ObjectKey, volumes: Vec<Volume>) -> Vec<Conflict> {
         let mut state = self.lock();
         let names: Vec<Str> = volumes.iter().map(|volume| volume.name.clone()).collect();
@@ -299,7 +299,7 @@ fn are_in_conflict(one: &EffectiveLabeling, other: &EffectiveLabeling) -> bool {
     one.policy != other.policy || label::conflict(&one.label, &other.label)
 }
 
-/// Compares the labeling of a volume by two pods.
+/// Returns the conflicts between the labelings of a volume by two pods, from the first pod's side.
 fn conflicts(
     (pod, mine): (&ObjectKey, &EffectiveLabeling),
     (other, theirs): (&ObjectKey, &EffectiveLabeling),

@@ -214,7 +214,7 @@ async fn volume_stays_wanted_while_a_known_pod_runs_whose_claim_was_deleted() {
     assert_eq!(wanted(&replaced.observe()), [("node", false)]);
 }
 
-/// Upstream's Test_GetVolumesToAttach, Test_AddPod, Test_DeletePod and Test_DeleteNode.
+/// Upstream's tests Test_GetVolumesToAttach_*, Test_AddPod_*, Test_DeletePod_* and Test_DeleteNode_*.
 #[tokio::test]
 async fn volume_is_wanted_on_a_node_until_the_last_of_its_pods_ends() {
     let mut cluster = Cluster::new();

@@ -11,7 +11,7 @@ use kinds::schema::{
 use kinds::wire::Put;
 use kinds::{Decode, Kind, PersistentVolume, PersistentVolumeClaim, Sections, StorageClass, Time};
 
-/// Reads a record.
+/// Decodes a record.
 pub fn read<K: Kind>(object: &[u8]) -> Arc<K> {
     let context = Decode { interner: Arc::default(), sections: Sections::default() };
     Arc::new(K::decode(&context, object).expect("well-formed"))
@@ -83,7 +83,7 @@ pub struct VolumeSpec {
     pub phase: &'static str,
 }
 
-/// A volume as upstream's tests make it: RWO and ROX, 1Gi, policy Retain.
+/// Returns a volume as upstream's tests make it: RWO and ROX, 1Gi, policy Retain.
 pub fn volume(name: &str) -> VolumeSpec {
     VolumeSpec {
         head: Head { name: name.to_owned(), uid: format!("uid-{name}"), ..Head::default() },
@@ -182,7 +182,7 @@ pub struct ClaimSpec {
     pub capacity: &'static str,
 }
 
-/// A claim as upstream's tests make it: RWO and ROX, 1Gi, no class.
+/// Returns a claim as upstream's tests make it: RWO and ROX, 1Gi, no class.
 pub fn claim(name: &str) -> ClaimSpec {
     ClaimSpec {
         head: Head { namespace: "shop", name: name.to_owned(), uid: format!("uid-{name}"), ..Head::default() },
@@ -255,7 +255,7 @@ impl ClaimSpec {
     }
 }
 
-/// A storage class of `csi.example.com`, or of another provisioner.
+/// Returns a storage class. `created` is its creation time in Unix seconds.
 pub fn class(name: &str, provisioner: &str, mode: &str, is_default: bool, created: i64) -> Arc<StorageClass> {
     let annotations = if is_default { vec![("storageclass.kubernetes.io/is-default-class", "true")] } else { vec![] };
     let head = Head { name: name.to_owned(), uid: format!("uid-{name}"), annotations, created, ..Head::default() };

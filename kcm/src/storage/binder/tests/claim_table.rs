@@ -17,7 +17,7 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// A cluster without caches that lag.
+/// A cluster that is read without caches.
 #[derive(Default)]
 struct FakeCluster {
     volumes: Vec<Arc<PersistentVolume>>,
@@ -58,7 +58,8 @@ fn classes() -> Vec<Arc<StorageClass>> {
     ]
 }
 
-/// The step as text: `bind pv`, `pend Reason`, `lose Reason`, `class name`, `provision class`, `retry Reason`, `error`.
+/// Returns the step as text: `bind pv`, `pend Reason`, `lose Reason`, `class name`, `provision class`, `retry Reason`,
+/// `error`.
 fn step(claim: &ClaimSpec, volumes: &[VolumeSpec]) -> String {
     let cluster =
         FakeCluster { volumes: volumes.iter().map(VolumeSpec::record).collect(), classes: classes(), pods: vec![] };

@@ -1,4 +1,5 @@
-//! Pods that wipe volumes: each counts only for the claim whose data it wipes. References with invalid names.
+//! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also claim references with
+//! invalid names.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -251,7 +252,7 @@ async fn volume_is_reclaimed_when_its_claim_reference_is_invalid() {
     }
 }
 
-/// A tenant may write any name of a volume.
+/// A tenant may write any volume name into a claim.
 #[tokio::test]
 async fn bound_claim_is_lost_when_its_volume_name_is_invalid() {
     for name in ["missing", "../pods", "50%"] {

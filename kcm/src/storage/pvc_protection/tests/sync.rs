@@ -1,4 +1,4 @@
-//! The requests of the writes of the condition `Unused`.
+//! The requests that write the condition `Unused`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

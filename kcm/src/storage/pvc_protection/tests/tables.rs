@@ -37,7 +37,8 @@ fn without_grace(pod: &mut Pod) {
     pod.volumes.as_mut().expect("the pod has volumes").has_no_grace = true;
 }
 
-/// Pods with their names, whether they block the deletion of claim `data`, and whether they refer to it.
+/// Returns pods with the names of their cases, whether they block the deletion of claim `data`, and
+/// whether they refer to it.
 fn users() -> Vec<(&'static str, Pod, bool, bool)> {
     let user = || pod_with("web", &["data"]);
     vec![

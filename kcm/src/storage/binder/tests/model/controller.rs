@@ -100,7 +100,7 @@ impl Controller {
         self.written.get(id).is_none_or(|written| *written <= at)
     }
 
-    /// The object that a change begins with, at the version that was decided on.
+    /// Returns the object to change, if it still has the version that was decided on.
     pub fn begin(&self, server: &Server, id: &Id, version: u64) -> Result<Vec<u8>, Stop> {
         let object = server.objects.get(id).ok_or(Stop::Outdated)?;
         if meta_of(object).version == version { Ok(object.clone()) } else { Err(Stop::Outdated) }

@@ -1,5 +1,5 @@
 //! Random histories of claims with classes, a scheduler that chooses nodes, and a provisioner with its driver: each
-//! claim gets its own volume, and nothing is left in the driver.
+//! claim gets its own volume, and the driver leaks no volume.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
