@@ -1,4 +1,4 @@
-//! Assembly of the controllers from the command line and its provider.
+//! Assembly of the controllers from the command line and the cloud provider that it names.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,8 +66,8 @@ pub fn build_context(options: &Options, config_path: Option<PathBuf>, config: Ve
 /// Returns a manager with the enabled controllers over this provider, connected but not yet running.
 ///
 /// # Errors
-/// When the API server's address or credentials cannot be read, options contradict each other, or the provider must
-/// have an id of its cluster and has none.
+/// When the API server's address or credentials cannot be read, a controller rejects the options, or the provider
+/// has no cluster ID and `--allow-untagged-cloud` is not set.
 pub async fn manager_over(
     provider: Arc<dyn CloudProvider>,
     options: Options,

@@ -50,9 +50,9 @@ const READ_BURST: u32 = 30;
 /// Maximum time for the cloud's first responses.
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Reads a manager's command line, which may be copied unchanged, and the configuration that it names. Then it makes
-/// the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Fails with the
-/// problem.
+/// Reads a manager's command line, which may be copied unchanged, and the configuration that the command line names.
+/// Then makes the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Prints
+/// the first problem, if there is one, and returns a failure.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     let is_word = |argument: &String| [FILES_ONLY, SERVICES].contains(&argument.as_str());
     let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_word);
@@ -82,7 +82,7 @@ pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) 
     })
 }
 
-/// Returns a reader of the API server.
+/// Returns a client that reads from the API server.
 async fn reader(options: &Options) -> anyhow::Result<Writer> {
     let connection = ConnectOptions {
         kubeconfig: Some(options.kubeconfig.clone()).filter(|path| !path.is_empty()).map(Into::into),

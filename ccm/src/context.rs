@@ -24,7 +24,8 @@ pub struct Context {
 /// A cloud controller.
 pub type Descriptor = component::descriptor::Descriptor<Context>;
 
-/// Returns true if the instance controllers have work: if the provider supports instances.
+/// Returns [`Start::Run`] for the instance controllers if the provider supports instances;
+/// otherwise they are skipped.
 pub fn needs_instances(context: &Context) -> Start {
     match context.cloud.provider().instances() {
         Some(_) => Start::Run,

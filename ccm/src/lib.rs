@@ -1,6 +1,6 @@
 //! cloud-controller-manager: the controllers that connect a cluster with its cloud, for any cloud provider.
 //!
-//! A binary is [`run`] with the factories of its providers.
+//! A binary calls [`run`] with the factories of its providers.
 
 pub mod app;
 pub mod check_config;

@@ -1,7 +1,7 @@
 //! Requests for instances, made one by one and sent to the cloud in batches.
 //!
-//! Workers request one node each. Requests that arrive within a moment, or during a call, become one call of the
-//! provider. The provider makes as few requests of its cloud as possible.
+//! Each worker requests the instance of one node. Requests that arrive within [`BATCH_WINDOW`], or during a call,
+//! become one call of the provider, which makes as few requests to its cloud as possible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ const BATCH_WINDOW: Duration = Duration::from_millis(50);
 /// requests share a call; a call that hangs does not delay others for longer.
 const PREVIOUS_CALL_WAIT: Duration = Duration::from_secs(1);
 
-/// Returns the parts of a node that are kept for a provider's instances.
+/// Returns the sections of nodes that requests for a provider's instances need.
 pub fn node_sections(provider: &dyn CloudProvider) -> Sections {
     let reads_annotations =
         provider.instances().is_some_and(|instances| !instances.instance_features().annotations.is_empty());
@@ -67,7 +67,7 @@ pub async fn describe_all(instances: &dyn Instances, requested: &[InstanceRef]) 
 
 type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
 
-/// Collects requests; cheap to clone.
+/// Combines requests for instances into batches; cheap to clone.
 #[derive(Clone)]
 pub struct Describer {
     instances: Arc<dyn Instances>,
@@ -77,7 +77,7 @@ pub struct Describer {
 }
 
 impl Describer {
-    /// Creates a describer over these instances.
+    /// Creates a describer that calls `instances`.
     pub fn new(instances: Arc<dyn Instances>) -> Self {
         Self { instances, waiting: Arc::default(), calling: Arc::default() }
     }

@@ -1,7 +1,8 @@
 //! The cloud provider of the controllers, and its initialization.
 //!
-//! The leader initializes the provider before any controller calls the cloud. If that fails, the controllers wait and
-//! retry with backoff: an operator may fix a network or a permission while the process runs.
+//! The leader initializes the provider before any controller calls the cloud. If the initialization fails, it is
+//! retried with backoff, and the controllers wait: an operator may fix a network or a permission while the process
+//! runs.
 
 pub mod instances;
 pub(crate) mod retry;
@@ -78,7 +79,7 @@ impl Cloud {
     }
 
     /// Initializes the provider if necessary, and refreshes its Secrets. Every reconcile that calls the cloud starts
-    /// with this.
+    /// with this call.
     ///
     /// # Errors
     /// The delay before the next attempt if the provider is not initialized. Until then the cloud must not be called.

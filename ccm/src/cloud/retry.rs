@@ -30,7 +30,7 @@ const MIN_WAIT: Duration = Duration::from_millis(100);
 const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Returns the delay before the retry of a call with this number of consecutive failures, including the last one;
-/// `None`: no retry before a change.
+/// `None`: no retry before the object of the call changes.
 pub fn retry_after(kind: ErrorKind, failures: u32) -> Option<Duration> {
     let backoff = |first: Duration| {
         let doublings = failures.saturating_sub(1).min(16);

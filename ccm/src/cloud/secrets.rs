@@ -1,8 +1,8 @@
 //! The Secrets with the provider's credentials: read before the first call of the cloud, and again while controllers
 //! call it.
 //!
-//! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and none is made while no controller
-//! calls the cloud. The process needs the permission to get these Secrets and no other. Calls that begin
+//! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and there is no read while no
+//! controller calls the cloud. The process needs the permission to get these Secrets and no other. Calls that begin
 //! [`READ_INTERVAL`] after a change use the new credentials.
 
 use std::collections::BTreeMap;
@@ -35,13 +35,13 @@ pub trait SecretReader: Send + Sync {
     /// Returns the current state of a Secret; `None`: it does not exist.
     ///
     /// # Errors
-    /// `Denied` without the right to read it, and `Transient`.
+    /// `Denied` if the process has no permission to read the Secret, otherwise `Transient`.
     async fn read(&self, name: &SecretName) -> Result<Option<ReadSecret>, CloudError>;
 }
 
 /// Secrets in the API server.
 pub struct ApiSecrets {
-    /// A writer with the process's own identity: its right is limited to these Secrets.
+    /// A writer with the process's own identity: its permission is limited to these Secrets.
     pub writer: Writer,
 }
 
@@ -90,7 +90,7 @@ struct Reads {
 }
 
 impl Secrets {
-    /// Creates the state for a provider that has received nothing yet.
+    /// Creates the state for a provider that has received no Secret yet.
     pub fn new(names: Vec<SecretName>, reader: Box<dyn SecretReader>) -> Self {
         Self { names, reader, reads: Mutex::new(Reads { due: Instant::now(), versions: BTreeMap::new() }) }
     }
@@ -104,8 +104,8 @@ impl Secrets {
         self.pass_changed(provider, &mut reads).await
     }
 
-    /// Passes changed Secrets to an initialized provider, if the last read is [`READ_INTERVAL`] ago. After an error the
-    /// provider keeps its credentials until the next read.
+    /// Passes changed Secrets to an initialized provider, if the last read was at least [`READ_INTERVAL`] ago. After an
+    /// error the provider keeps its credentials until the next read.
     pub async fn refresh(&self, provider: &dyn CloudProvider) {
         // Another caller is reading the Secrets: this caller does not wait.
         let Ok(mut reads) = self.reads.try_lock() else { return };

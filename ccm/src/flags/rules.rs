@@ -5,7 +5,7 @@ use component::flags::rules::{self, Range, Violations, at_least_one, between};
 use super::controllers::UPSTREAM;
 use super::{Gates, Values};
 
-/// The numbers with bounds in upstream, which does not check other worker counts.
+/// The numeric flags that upstream limits. Upstream does not check the other worker counts.
 static RANGES: [Range; 3] = [
     at_least_one("concurrent-node-lifecycle-syncs"),
     between("secure-port", 0, 65535),

@@ -128,7 +128,7 @@ fn flags_types_and_gates_equal_upstreams() {
     let theirs = entries(&String::from_utf8(output.stdout).expect("text"));
     assert!(theirs.len() > 120, "{theirs:?}");
     let mut ours = entries(&help::text(&COMPONENT, None));
-    // From upstream's AWS provider, which its sample does not contain.
+    // Flags of upstream's AWS provider, which upstream's sample does not contain.
     ours.retain(|name, _| !name.starts_with("tagging-controller-") && !["tags", "resources"].contains(&&**name));
     // Flags that only this manager has, and flags of the AWS Load Balancer Controller, whose Services are supported
     // here, too.

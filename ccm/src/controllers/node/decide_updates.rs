@@ -43,7 +43,7 @@ pub fn changes(node: &Node, instance: &Instance, features: &InstanceFeatures) ->
     }
 }
 
-/// Returns a prefix that a provider may use: with a domain that is not Kubernetes' own.
+/// Returns the prefix if a provider may use it: it has a domain, which does not belong to Kubernetes.
 fn usable(prefix: Option<&str>) -> Option<&str> {
     prefix.filter(|prefix| prefix.find('/').is_some_and(|at| at > 0) && !is_kubernetes_own(prefix))
 }
@@ -60,8 +60,8 @@ pub fn label_edits(labels: &[(Str, Str)], instance: &Instance, prefix: Option<&s
     set.chain(removed.map(|(key, _)| (key.to_string(), None))).collect()
 }
 
-/// Returns all taints of a node with its instance's, if they differ from the present ones. Unchanged taints keep their
-/// places and times.
+/// Returns the new list of a node's taints, including those of its instance, if it differs from the current list.
+/// Unchanged taints keep their places and times.
 pub fn changed_taints(taints: &[Taint], instance: &Instance, prefix: Option<&str>) -> Option<Vec<Taint>> {
     let prefix = usable(prefix)?;
     let wanted =

@@ -1,4 +1,4 @@
-//! Maps a change of a node to work.
+//! Maps a change of a node to a key.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use runtime::store::{Change, Index, index_key};
 use super::decide::reconciled_labels;
 use crate::cloud::taints::is_uninitialized;
 
-/// The kinds of work.
+/// A unit of work of this controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// Initialize this node, or reconcile its labels.
@@ -40,12 +40,13 @@ pub(super) const INITIALIZED: Index<Node> = Index {
     },
 };
 
-/// Returns the only value of [`INITIALIZED`].
+/// Returns the only key of [`INITIALIZED`].
 pub(super) fn initialized() -> u64 {
     index_key("initialized")
 }
 
-/// Returns the key of a node that may need work.
+/// Returns the key of a node that was deleted, is uninitialized, or has outdated stable
+/// labels.
 pub(super) fn key_of_change(change: &Change<'_, Node>) -> Option<Key> {
     let key = Key::Node(change.new.or(change.old)?.meta.key());
     let Some(node) = change.new else { return Some(key) };

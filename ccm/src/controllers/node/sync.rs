@@ -287,7 +287,7 @@ fn handle_unknown(error: &CloudError) -> Result<Outcome, ReconcileError> {
     }
 }
 
-/// Handles a failed write. It may have been executed nevertheless.
+/// Handles a failed write. The API server may have executed it nevertheless.
 fn handle_failed_write(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
         error if error.is_not_found() => Ok(Outcome::Done),

@@ -24,7 +24,7 @@ pub struct Missing {
     pub since: Duration,
 }
 
-/// The facts about a node.
+/// Observed state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// The Ready condition is True.
@@ -33,7 +33,7 @@ pub struct Facts {
     pub shut_down: bool,
     /// Its age.
     pub age: Duration,
-    /// Earlier reports that its instance does not exist.
+    /// Reports that its instance does not exist, including the current one; `None` before the state is read.
     pub missing: Option<Missing>,
 }
 
@@ -52,7 +52,7 @@ pub enum Verdict {
     Delete,
 }
 
-/// Returns true if the state of a node's instance is read from the cloud. The instance of a ready node exists.
+/// Returns true if the state of a node's instance has to be read from the cloud. The instance of a ready node exists.
 ///
 /// Upstream: cloud-provider, CloudNodeLifecycleController.MonitorNodes.
 pub fn needs_instance_state(facts: &Facts) -> bool {

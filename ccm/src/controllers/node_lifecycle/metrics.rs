@@ -35,7 +35,7 @@ impl Rounds {
         self.duration.observe(time.as_secs_f64());
     }
 
-    /// Records the result for one instance, as the two calls that upstream would have made.
+    /// Records the result for one instance, as the one or two calls that upstream would have made.
     pub(super) fn count_calls(&self, state: &InstanceState) {
         let count = |operation: &str, result: &str| {
             self.calls.add([("operation", operation.to_owned()), ("result", result.to_owned())]);

@@ -52,7 +52,7 @@ const TO_CHECK: Index<Node> = Index {
     },
 };
 
-/// Returns the only value of [`TO_CHECK`].
+/// Returns the only key of [`TO_CHECK`].
 fn to_check() -> u64 {
     index_key("to check")
 }

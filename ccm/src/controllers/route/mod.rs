@@ -1,7 +1,7 @@
 //! node-route-controller: keeps the cloud's routes to the nodes' pod networks up to date.
 //!
-//! It watches Nodes, lists and changes routes through the provider, and writes the condition `NetworkUnavailable`.
-//! Follows upstream cloud-provider, controllers/route.
+//! The controller watches Nodes, lists and changes routes through the provider, and writes the condition
+//! `NetworkUnavailable`. Follows upstream cloud-provider, controllers/route.
 
 mod decide;
 mod kubernetes;
@@ -35,7 +35,7 @@ use sync::RouteTable;
 /// Name of the event source, in upstream's spelling.
 const COMPONENT: &str = "route_controller";
 
-/// Changes of nodes are batched over this time.
+/// Time over which changes of nodes are batched.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The maximum of [`WINDOW`], reached while nodes keep changing. Upstream: route controller, minRouteResyncInterval.

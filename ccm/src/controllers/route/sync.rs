@@ -23,7 +23,7 @@ const CONCURRENT_WRITES: usize = 8;
 /// Maximum delay before a failed route is retried.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// The API server, as a pass uses it.
+/// Access of a pass to the API server.
 #[async_trait]
 pub trait ClusterAccess: Send + Sync + 'static {
     /// Returns all nodes, oldest first, and whether the list is complete.

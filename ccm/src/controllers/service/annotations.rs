@@ -12,8 +12,8 @@ pub fn is_written(name: &str, prefix: Option<&str>) -> bool {
     prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix))
 }
 
-/// Returns the edits after which the Service has exactly these of the provider's annotations. Others are left alone,
-/// even if the provider returns them.
+/// Returns the edits after which `wanted` are the Service's only annotations with the provider's prefix. Annotations
+/// without the prefix are not edited, even if the provider returns them.
 pub fn edits(service: &Service, wanted: &BTreeMap<String, String>, prefix: Option<&str>) -> AnnotationEdits {
     let existing: BTreeMap<&str, &str> = service.annotations.iter().map(|(name, value)| (&**name, &**value)).collect();
     let own = wanted.iter().filter(|(name, _)| is_written(name, prefix));

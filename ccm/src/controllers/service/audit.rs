@@ -56,7 +56,7 @@ struct Leak {
 }
 
 impl Audit {
-    /// Records resources without a Service. Returns the resources that an audit at least one period ago has found, too.
+    /// Records resources without a Service. Returns the resources that an audit at least one period ago also found.
     fn suspect(&self, unwanted: Vec<Owned>, now: Instant) -> Vec<Owned> {
         let mut suspects = lock(&self.suspects);
         let before = std::mem::take(&mut *suspects);
@@ -210,7 +210,7 @@ impl<S: Cluster> Scope<'_, S> {
         Ok(leaks.filter(|leak| leak.absent || !uncached.contains(&leak.owned)).collect())
     }
 
-    /// Records a leak that is not deleted.
+    /// Reports a leak that is not deleted, in the log and as an event.
     fn report(&self, leak: &Leak) {
         let Leak { owned, absent } = leak;
         warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "leaked cloud resources found");

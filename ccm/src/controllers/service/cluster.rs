@@ -14,7 +14,7 @@ use super::pod_conditions::PodCondition;
 /// Reason why an object was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The object was deleted, or replaced by one with the same name. The watch delivers that as a change of its own.
+    /// The object was deleted, or replaced by one with the same name. The watch delivers that as a separate change.
     #[error("the object no longer exists")]
     Deleted,
     /// The object was changed after it was cached. The watch delivers that change.
@@ -25,7 +25,7 @@ pub enum Refusal {
     Failed(String),
 }
 
-/// Kubernetes as one reconcile reads and writes it.
+/// Access of one reconcile to Kubernetes.
 #[async_trait]
 pub trait Cluster: Send + Sync + 'static {
     /// Returns the cached Service with this name.

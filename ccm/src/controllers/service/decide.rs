@@ -15,8 +15,8 @@ use providers::{
 };
 use serde_json::{Value, json};
 
-/// Blocks the deletion of a Service until its cloud resources are deleted.
-/// Upstream: cloud-provider, service/helpers, LoadBalancerCleanupFinalizer.
+/// Finalizer that blocks the deletion of a Service until its cloud resources are deleted. Upstream: cloud-provider,
+/// service/helpers, LoadBalancerCleanupFinalizer.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// Annotation with the clients that may connect, if `spec.loadBalancerSourceRanges` is empty.
@@ -52,8 +52,9 @@ pub fn concerns(service: &Service) -> bool {
 
 /// Returns the desired state of a Service's load balancer.
 ///
-/// `ours` is set if this process may have created the load balancer. Then it is deleted if the Service's class now
-/// belongs to another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer and needsCleanup.
+/// `ours` is set if this process may have created the load balancer. Then the load balancer is deleted if the
+/// Service's class now belongs to another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer
+/// and needsCleanup.
 pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
     let has_finalizer = has_finalizer(&service.meta);

@@ -21,9 +21,9 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. The load balancer stays as the last request that could be fulfilled (`last`), if
-    /// this process has worked on one: its targets are updated, and a change in progress is completed. Otherwise only the
-    /// targets of one that was published are updated: `follow`.
+    /// A request that no retry can fulfil. `last` is the last valid request that this process has processed: the load
+    /// balancer stays as requested there, its targets are updated, and a change in progress is completed. Without such
+    /// a request, only the targets of a published load balancer are updated: `follow`.
     Invalid { error: CloudError, last: Option<Wanted>, follow: Option<Follow> },
     /// A load balancer of this controller.
     Wanted(Wanted),
@@ -93,7 +93,7 @@ impl Request {
 pub enum Action<'a> {
     /// There is nothing to do, and no state to keep.
     Forget,
-    /// No call until this time has passed, or until something changes.
+    /// No call until this time has passed; `None`: until something changes.
     Wait(Option<Duration>),
     /// Another client removed the finalizer: delete the load balancer without writing to the Service.
     DeleteWithoutFinalizer,
@@ -109,8 +109,8 @@ pub enum Action<'a> {
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
     Publish { next_check: Duration },
-    /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: it was in this
-    /// state before, so that the call only reverts changes by other clients.
+    /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: the load
+    /// balancer was in this state before, so that the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
@@ -127,7 +127,7 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
     match request {
         Request::Nothing if state.load_balancer.is_some() => Action::DeleteWithoutFinalizer,
         Request::Nothing => Action::Forget,
-        // A Service of another class: its controller may have written the status already.
+        // The Service's class belongs to another controller, which may have written the status already.
         Request::Removal if service.kind == ServiceType::LoadBalancer && !service.meta.is_deleting() => {
             Action::CleanUp { clear_status: has_own_status(service, state) }
         }
@@ -136,7 +136,8 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
             Action::CleanUp { clear_status: has_own_status(service, state) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success no client uses the load balancer, and the user may not need it as it was requested.
+        // Before the first success no client uses the load balancer: a request that the user has replaced is not
+        // pursued.
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() || was_published(service) => {
             balance(service, last, state, now)
         }
@@ -151,8 +152,8 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, each set of them
-/// once.
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, and each set of
+/// targets is sent once.
 fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     match state.remaining_pause(Some(&wanted.spec), now) {
         Some(wait) => Action::Wait(wait),

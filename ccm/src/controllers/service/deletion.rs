@@ -69,8 +69,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         None
     }
 
-    /// Releases the pods that wait for a deleted load balancer. Returns the outcome while a retry is needed. After a
-    /// number of failures the Service is released although pods still wait.
+    /// Releases the pods that wait for a deleted load balancer. Returns the outcome while a retry is needed. After
+    /// [`MAX_FAILED_RELEASES`] failures the Service is released although pods still wait.
     async fn release_pods(&self, id: &LoadBalancerId, state: &mut LoadBalancerState) -> Option<Outcome> {
         if !readiness_gates::release(&self.kubernetes, id, state.gates.as_ref()).await {
             state.failed_releases += 1;
@@ -122,7 +122,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
     }
 
-    /// Returns the last known desired state of a load balancer: the Service's, or the last request.
+    /// Returns the last known desired state of a load balancer: the Service's request, or else the last request in
+    /// `state`.
     fn last_spec(
         &self,
         id: &LoadBalancerId,

@@ -42,7 +42,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Outcome {
         let Follow { spec, targets } = wanted;
-        // It was published, so that it exists.
+        // The load balancer was published, so it exists.
         state.load_balancer = Some(spec.id.clone());
         state.last_targets = Some(targets.clone());
         let begun = Instant::now();
@@ -59,7 +59,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 state.clear_failures();
                 Outcome::Done
             }
-            // Another client deleted it. It is created again once the request is valid.
+            // Another client deleted the load balancer. It is created again once the request is valid.
             Err(error) if error.is_not_found() => {
                 state.clear_failures();
                 Outcome::Done
@@ -77,7 +77,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
 }
 
 impl LoadBalancerState {
-    /// Forgets what an invalid request needed.
+    /// Clears the state that an invalid request needed.
     pub(super) fn stop_following(&mut self) {
         self.follows = false;
         self.observed_others.clear();

@@ -53,8 +53,8 @@ pub fn of_service(change: &Change<'_, Service>) -> Option<Key> {
     Some(Key::Service(service.meta.key()))
 }
 
-/// Returns the delay after which the targets of load balancers are compared because a node changed; `None` if the
-/// change cannot affect them.
+/// Returns the delay between a change of a node and the comparison of all load balancers' targets; `None` if the
+/// change cannot affect the targets.
 ///
 /// Upstream: cloud-provider, controllers/service, shouldSyncUpdatedNode. Differs from upstream: taints of autoscalers
 /// count. Otherwise the node would get new connections until it is deleted.
@@ -74,7 +74,7 @@ pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
 }
 
-/// Enqueues changed Services, and changes of nodes.
+/// Subscribes to changes of Services and nodes, and adds their keys to the queue.
 pub fn subscribe(services: &Store<Service>, nodes: &Store<Node>, queue: &Arc<Queue<Key>>) {
     let changed = queue.clone();
     services.subscribe(move |change| {

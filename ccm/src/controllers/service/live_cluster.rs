@@ -57,7 +57,7 @@ impl Kubernetes {
         self.consistency.caught_up(key, &self.services, wake)
     }
 
-    /// Forgets this process's writes to a Service that no longer exists.
+    /// Removes the record of this process's writes to a Service that no longer exists.
     pub fn forget_if_deleted(&self, key: &ObjectKey) {
         if self.services.get(key).is_none() {
             self.consistency.forget(key);

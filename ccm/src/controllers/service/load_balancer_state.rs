@@ -25,13 +25,15 @@ pub struct LoadBalancerState {
     pub is_finalizer_confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
-    /// The request is invalid, and the targets of the existing load balancer follow nevertheless. Their kind is unknown,
-    /// so that changes of nodes and of endpoints matter; set before they are gathered, too.
+    /// The request is invalid, and the targets of the existing load balancer are updated nevertheless. The kind of
+    /// targets is unknown, so that changes of nodes and of endpoints requeue the Service. Set before the targets are
+    /// gathered, too.
     pub follows: bool,
     /// The names of the other Services that this load balancer sends traffic to, as the provider returned them for the
     /// invalid request.
     pub observed_others: BTreeSet<String>,
-    /// The other Services that the load balancer sends traffic to; set before they are read, for the same reason.
+    /// The other Services that the load balancer sends traffic to; set before they are read, so that no change is
+    /// missed.
     pub others: BTreeSet<ObjectKey>,
     /// The load balancer as last ensured. Unset while a call runs, and after a failed call.
     pub ensured: Option<EnsuredLoadBalancer>,
@@ -101,7 +103,7 @@ impl LoadBalancerState {
         }
     }
 
-    /// Forgets failures.
+    /// Clears the failures and the pause.
     pub fn clear_failures(&mut self) {
         self.failures = 0;
         self.pause = None;

@@ -30,7 +30,7 @@ pub struct PodCondition {
 }
 
 impl PodCondition {
-    /// The condition of a pod whose load balancer was deleted: the pod no longer has to wait.
+    /// Returns the condition of a pod whose load balancer was deleted: the pod no longer has to wait.
     pub fn without_load_balancer(condition: &str) -> Self {
         let message = DELETED.to_owned();
         Self { condition: condition.to_owned(), status: Status::True, reason: String::new(), message }

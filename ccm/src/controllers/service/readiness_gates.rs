@@ -21,7 +21,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// A pod that waits for its load balancer, and the addresses and ports of its endpoints.
 type WaitingPod = (Arc<GatedPod>, Vec<(IpAddr, u16)>);
 
-/// Returns the outcome with a requeue after at most `delay`, if one is given. A requeue with backoff stays.
+/// Returns the outcome with a requeue after at most `delay`, if one is given. A requeue with backoff is not changed.
 pub fn requeue_within(outcome: Outcome, delay: Option<Duration>) -> Outcome {
     match (outcome, delay) {
         (Outcome::Done, Some(delay)) => Outcome::RequeueAfter(delay),
@@ -82,8 +82,8 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
     waiting.collect()
 }
 
-/// Returns the types of the pod conditions that a load balancer sets. Returns `None` without a call if no pod of its
-/// namespace waits for a load balancer, and if the call fails.
+/// Returns the types of the pod conditions that a load balancer sets. Returns `None` if the call fails; also, without a
+/// call, if no pod of the load balancer's namespace waits for one.
 pub async fn find(
     cluster: &impl Cluster,
     cloud: &dyn LoadBalancers,

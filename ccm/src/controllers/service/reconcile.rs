@@ -1,4 +1,5 @@
-//! One reconcile of a Service: read what it requests, then take one action after another until it is done.
+//! One reconcile of a Service: read its request, then take one action after another until the load balancer is as
+//! requested or a retry has to wait.
 //!
 //! Changes of Services, nodes and endpoints, retries and checks for drift all use the same key. So no two calls for one
 //! Service ever run concurrently.
@@ -143,7 +144,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }))
     }
 
-    /// Reads what the Service requests. First records the objects that the request depends on, so that their changes
+    /// Reads the request of the Service. First records the objects that the request depends on, so that their changes
     /// requeue the Service.
     fn request(&self, subject: &Subject<'_>, state: &mut LoadBalancerState) -> Request {
         let service = subject.service;
@@ -188,8 +189,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Request::Invalid { error, last: None, follow }
     }
 
-    /// Records the kind of targets. From then on, changes of such targets requeue the Service, even while a call is
-    /// held back.
+    /// Records the kind of targets. From then on, changes of such targets requeue the Service, even during a pause
+    /// after a failed call.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {
             state.targeting = Some(targeting);
@@ -284,7 +285,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     }
 
     /// Updates targets while the retry of a failed call waits. Returns the remaining pause, or a shorter delay if the
-    /// update has to be repeated before its end.
+    /// update has to be repeated before the pause ends.
     async fn update_while_waiting(
         &self,
         wanted: &Wanted,
@@ -387,7 +388,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.last_spec = Some(spec.clone());
         state.ensured = None;
         state.last_targets = Some(wanted.remembered(targets));
-        // Stored before the call: even if it does not return, an audit must not report its resources as leaked.
+        // Stored before the call: even if the call does not return, an audit must not report its resources as leaked.
         self.states.put(key, state.clone());
         let ensured = match self.cloud.ensure(spec, targets).await {
             Ok(ensured) => ensured,
@@ -527,7 +528,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             self.record(id, service, Warning, reason, &message);
         }
         let delay = match (retry::retry_after(error.kind, state.failures), &request) {
-            // A user cannot fix a deletion: the provider's error is a defect, and a later attempt may succeed.
+            // A user cannot fix an invalid deletion: the error is a defect of the provider, and a later attempt may
+            // succeed.
             (None, None) => Some(retry::MAX_WAIT),
             (delay, _) => delay,
         };

@@ -38,7 +38,7 @@ pub fn included(node: &Node) -> bool {
     !excluded && !node.meta.is_deleting()
 }
 
-/// Converts a node for providers.
+/// Converts a node to the form that providers receive.
 pub fn node(node: &Node) -> NodeTarget {
     NodeTarget {
         name: node.meta.name.to_string(),
@@ -93,9 +93,9 @@ pub fn slices_of(service: &Meta) -> u64 {
 
 /// Returns the endpoints of a Service's slices, ordered by port name, address and port, without duplicates.
 ///
-/// An unset condition means that the endpoint is ready (discovery/v1, EndpointConditions). Slices may list an address
-/// twice after a new pod got the address of a terminated pod: the endpoint that is ready counts, or else the one that
-/// is not terminating.
+/// An unset condition `ready` means that the endpoint is ready (discovery/v1, EndpointConditions). Slices may list an
+/// address twice after a new pod got the address of a terminated pod: the endpoint that is ready counts, or else the
+/// one that is not terminating.
 pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
     let mut targets = Vec::new();
     for contents in slices.iter().map(|slice| &slice.contents) {

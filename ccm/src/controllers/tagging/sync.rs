@@ -25,8 +25,7 @@ use crate::context::Clock;
 /// The label with the checksum of the instance's tags. Upstream: cloud-provider-aws, taggingControllerLabelKey.
 pub(super) const TAGS_LABEL: &str = "k8s.io/cloud-provider-aws";
 
-/// A missing instance is retried while its Node is younger than this. Upstream: cloud-provider-aws,
-/// pkg/controllers/tagging.
+/// Age of a Node up to which a missing instance is retried. Upstream: cloud-provider-aws, pkg/controllers/tagging.
 const MISSING_INSTANCE_RETRY_AGE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum number of attempts to remove the tags of a deleted Node's instance. No later event triggers another one.
@@ -79,7 +78,7 @@ impl Pending {
         Self { checksum, tagging, work: Mutex::default() }
     }
 
-    /// Returns the instance of a Node, once it has one, if it is of a kind with tags.
+    /// Returns the instance of a Node, if the Node has one and its kind can have tags.
     fn taggable(&self, node: &Node) -> Option<String> {
         instance(node).filter(|id| self.tagging.has_tags(id))
     }
@@ -124,7 +123,7 @@ impl Pending {
     }
 }
 
-/// Returns the instance of a Node, once it has one.
+/// Returns the provider ID of a Node's instance; `None` until it is set.
 fn instance(node: &Node) -> Option<String> {
     node.cloud.as_ref().map(|cloud| cloud.provider_id.to_string()).filter(|id| !id.is_empty())
 }

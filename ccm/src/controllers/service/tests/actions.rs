@@ -28,7 +28,7 @@ fn service_with_finalizer() -> Service {
     service
 }
 
-/// An address in a status.
+/// Returns an address in a status.
 fn ingress() -> Ingress {
     Ingress { ip: "192.0.2.1".into(), hostname: "".into(), ip_mode: "VIP".into(), ports: Vec::new() }
 }
@@ -46,7 +46,8 @@ fn error() -> CloudError {
     CloudError::new(ErrorKind::Invalid, "Read", "not possible")
 }
 
-/// A Service with the finalizer, whose load balancer was ensured just now.
+/// Returns the situation of a Service with the finalizer, whose load balancer was ensured
+/// just now.
 fn ensured() -> Situation {
     let (service, now) = (service_with_finalizer(), Instant::now());
     let wanted = wanted(&service);
@@ -64,7 +65,8 @@ fn ensured() -> Situation {
     Situation { service, request: Request::Wanted(wanted), state, now }
 }
 
-/// The same Service after a restart: only its finalizer shows that a load balancer may exist.
+/// Returns the situation of the same Service after a restart: only its finalizer shows that a
+/// load balancer may exist.
 fn after_restart() -> Situation {
     Situation { state: LoadBalancerState::default(), ..ensured() }
 }
@@ -92,7 +94,7 @@ fn invalid(situation: &mut Situation) {
     };
 }
 
-/// The name of an action, with the parts that are decided.
+/// Returns the name of an action, with the values that the decision sets.
 fn name(action: &Action<'_>) -> String {
     match action {
         Action::Forget => "forget".into(),

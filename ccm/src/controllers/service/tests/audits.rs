@@ -38,7 +38,7 @@ fn balancers(sim: &Simulation) -> Vec<String> {
     sim.cloud.snapshot().balancers.into_iter().map(|balancer| balancer.id.name).collect()
 }
 
-/// A simulation with the Service `web` and a load balancer of the deleted Service `gone`.
+/// Returns a simulation with the Service `web` and a load balancer of the deleted Service `gone`.
 async fn sim(collects: bool, every: u64) -> (Arc<Simulation>, Process) {
     let sim = Simulation::new(MockConfig::default());
     *sim.audit.lock().expect("no panic") = (collects, Duration::from_secs(every));

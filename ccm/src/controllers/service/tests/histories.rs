@@ -84,7 +84,7 @@ impl History {
         self.process = Some(Process::start(&self.sim, 2));
     }
 
-    /// Changes a Service. The watch may deliver it only later.
+    /// Changes a Service. The watch may deliver the change only later.
     fn change(&mut self, name: &str, change: impl FnOnce(&mut Service)) {
         self.sim.change(&key(name), change);
         if self.rng.random_bool(0.7) {
@@ -92,7 +92,8 @@ impl History {
         }
     }
 
-    /// A user removes the finalizer: only a process that survives still has the state of the load balancer.
+    /// Removes the finalizer as a user does: afterwards only a process that does not crash has the state of the load
+    /// balancer.
     fn remove_finalizer(&mut self, name: &str) {
         let id = self.sim.get(&key(name)).map(|service| decide::id(&service.meta, CLUSTER));
         self.without_finalizer.extend(id);
@@ -223,7 +224,7 @@ impl History {
     }
 }
 
-/// Prints how to run a history again if it ends in a panic.
+/// The seed of a history. If the history panics, the drop prints how to run it again.
 struct Seed<'a>(u64, &'a RefCell<Vec<String>>);
 
 impl Drop for Seed<'_> {

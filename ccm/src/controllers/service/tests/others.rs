@@ -109,7 +109,7 @@ impl LoadBalancers for Forwarding {
     }
 }
 
-/// A simulation with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if
+/// Returns a simulation with the Service `blue`, whose load balancer sends traffic to `green` too; `green` exists if
 /// `with_green`.
 async fn sim(annotations: &[(&str, &str)], with_green: bool) -> (Arc<Simulation>, Arc<Forwarding>, Process) {
     sim_of(MockConfig::default(), annotations, with_green).await

@@ -57,7 +57,7 @@ async fn calls_for_invalid_services_are_rare_while_the_cloud_refuses_them() {
     let begun = sim.acts();
     let process = Process::start(&sim, 1);
     for number in 0..60 {
-        // Nodes come and go meanwhile.
+        // Meanwhile nodes are added and removed.
         sim.set_nodes(vec![node(&format!("node-{number}"))]);
         process.nodes_changed();
         pass(HOUR / 60.0).await;

@@ -8,7 +8,7 @@ use runtime::lock::lock;
 use super::simulation::{Process, RESYNC, Simulation, WriteFault, annotated, endpoint, key, node, pass, port, service};
 use crate::controllers::service::decide::{FINALIZER, has_finalizer};
 
-/// A simulation with one Service, `web`, whose load balancer exists.
+/// Returns a simulation with one Service, `web`, whose load balancer exists.
 async fn with_load_balancer() -> (std::sync::Arc<Simulation>, Process) {
     let sim = Simulation::new(MockConfig::default());
     sim.create(service("web"));
@@ -520,7 +520,7 @@ async fn targets_of_an_invalid_service_are_retried_with_backoff_after_a_restart(
     pass(1.0).await;
     let calls = || sim.cloud.snapshot().calls[&Operation::SetTargets].calls;
     let before = calls();
-    // Changes of nodes do not break through the throttling.
+    // Changes of nodes cause no calls while the cloud throttles.
     for number in 0..20 {
         sim.set_nodes(vec![node(&format!("node-{number}"))]);
         process.nodes_changed();

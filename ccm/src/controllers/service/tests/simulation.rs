@@ -82,7 +82,7 @@ pub struct Simulation {
     ids: AtomicU64,
 }
 
-/// A Service as users write it.
+/// Returns a Service as users write it.
 pub fn service(name: &str) -> Service {
     let empty: kinds::Str = "".into();
     Service {
