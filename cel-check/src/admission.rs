@@ -35,7 +35,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Creates a checker. `variables` are the policy's named expressions in their order: each may use the ones
+    /// Creates a checker. `variables` are the policy's named expressions in their order: each may use the variables
     /// before it.
     pub fn new<'a>(
         matched: MatchedKind,
@@ -53,7 +53,8 @@ impl Checker {
         for (name, expression) in variables {
             let found = match checker.verdict(expression) {
                 Verdict::Typed(found) => composed(&found),
-                // Mistakes in a variable are not reported here. Its type is dyn, so that they cause no others.
+                // Mistakes in a variable are not reported here. The variable's type is dyn, so that they cause no
+                // further issues.
                 Verdict::Invalid(_) | Verdict::CheckError(_) => Type::DYN,
             };
             checker.variables.composed.insert(name.to_owned(), found);
@@ -91,7 +92,7 @@ fn composed(found: &Type) -> Type {
     }
 }
 
-/// The variables that every policy has.
+/// The variables of every policy, and the names of the object types that they contain.
 static BUILT_IN: LazyLock<HashMap<String, Type>> = LazyLock::new(|| {
     [
         ("request", request()),

@@ -60,7 +60,8 @@ impl Substitutions {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| self.agree(a, b))
     }
 
-    /// Like `is_assignable`, for one pair. If false, it may have recorded types of variables, which the caller undoes.
+    /// Like `is_assignable`, for one pair. If the result is false, types of variables may have been recorded, which the
+    /// caller undoes.
     fn agree(&mut self, a: &Type, b: &Type) -> bool {
         if !self.step() {
             return false;

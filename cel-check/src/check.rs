@@ -16,7 +16,7 @@ use crate::validate;
 /// The reason why an expression could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckError {
-    /// It cannot be parsed.
+    /// The expression cannot be parsed.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
     /// The check needs too many steps, because types in the expression are too large.
@@ -224,8 +224,8 @@ impl<'a> Inference<'a> {
         let mut types: Vec<Type> = arguments.iter().map(|argument| self.expr(argument)).collect();
         let declarations = self.declarations;
         let Some(target) = target else {
-            // A leading dot means the global scope. The message about an undeclared function contains it, as cel-go's
-            // does.
+            // A leading dot means the global scope. The message about an undeclared function contains the dot, as in
+            // cel-go.
             let name = function.strip_prefix('.').unwrap_or(function);
             return match declarations.function(name) {
                 None => self.report_undeclared(expr, function),

@@ -8,7 +8,7 @@ use crate::types::{Simple, Type};
 /// One signature of a function. Its type parameters are numbered from 0.
 #[derive(Debug)]
 pub struct Overload {
-    /// True if it is called as `receiver.function()`; the receiver is then the first of the arguments.
+    /// True if the function is called as `receiver.function()`; the receiver is then the first of the arguments.
     pub is_member: bool,
     /// The number of type parameters.
     pub params: u32,

@@ -24,7 +24,7 @@ pub struct Issues {
     lines: Vec<String>,
 }
 
-/// Collects issues.
+/// The issues that are found while an expression is checked.
 #[derive(Debug, Default)]
 pub struct IssueCollector {
     issues: Vec<Issue>,

@@ -33,7 +33,7 @@ pub enum Simple {
     String,
     /// A point in time.
     Timestamp,
-    /// The type of a type that is not known.
+    /// The type of a value that is a type, without the type that it names.
     Type,
     /// An unsigned 64-bit integer.
     Uint,

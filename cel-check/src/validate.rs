@@ -120,7 +120,7 @@ impl Validator<'_> {
     }
 }
 
-/// A formatting clause: the letter after `%` and the precision.
+/// The kind of a formatting clause, which the letter at its end determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clause {
     String,

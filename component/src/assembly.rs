@@ -14,7 +14,7 @@ use crate::flags::Options;
 pub struct Assembly {
     /// The manager.
     pub manager: Manager,
-    /// Maps the names of queues to the kind of their keys.
+    /// The names of queues, with the kind of their keys.
     pub key_kinds: Vec<(&'static str, &'static str)>,
     /// The finalizers on the diagnostics page, with the programs that remove them.
     pub finalizers: Vec<FinalizerOwner>,
@@ -29,7 +29,7 @@ pub fn enabled<C>(registry: &'static [Descriptor<C>], options: &Options) -> Desc
     options.enabled().filter_map(|wanted| descriptor(wanted.name)).collect()
 }
 
-/// Prepares the controllers and returns those that have work; logs the reason for all others.
+/// Prepares the controllers and returns those that run; logs the reason why the others are skipped.
 ///
 /// # Errors
 /// Fails if flags contradict each other, or if a file cannot be used.
@@ -60,7 +60,8 @@ pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients)
                     info!(controller, missing = api, "skipping controller: the API is not served");
                     continue 'descriptors;
                 }
-                // A group that fails must not end the process; the controller waits until the kind can be listed.
+                // An API group that fails must not end the process: the controller waits until the kind can be
+                // listed.
                 Err(WatchError::Refused(status)) => warn!(controller, api, %status, "API discovery was refused"),
                 Err(error) => return Err(error).context("cannot read the resources that the API server serves"),
             }

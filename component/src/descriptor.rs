@@ -63,7 +63,7 @@ pub struct Finalizer {
 /// The decision whether a controller runs with the flags, gates, credentials and cloud of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The controller has work.
+    /// The controller runs.
     Run,
     /// The controller is skipped, as in upstream; the reason is logged.
     Skip(&'static str),
@@ -78,8 +78,8 @@ pub struct Descriptor<C: 'static> {
     pub service_account: &'static str,
     /// API resources without which the controller is skipped.
     pub requires: &'static [Resource],
-    /// Reads the controller's settings from the command line into the context, and reports whether it has work. An
-    /// error ends the process: flags contradict each other, or a file cannot be used.
+    /// Reads the controller's settings from the command line into the context, and decides whether the controller
+    /// runs. An error ends the process: flags contradict each other, or a file cannot be used.
     pub prepare: fn(&mut C) -> anyhow::Result<Start>,
     /// Declares the kinds, sections and indexes that the controller reads.
     pub watches: fn(&mut Builder, &C),
@@ -94,7 +94,7 @@ pub struct Descriptor<C: 'static> {
 }
 
 impl<C> Descriptor<C> {
-    /// A controller without requirements, reads, writes and work: the base for struct update syntax.
+    /// A controller that requires, reads and writes nothing: the base for struct update syntax.
     pub const NONE: Self = Self {
         name: "",
         service_account: "",

@@ -1,7 +1,7 @@
 //! The common parts of all binaries: flags in pflag's syntax, feature gates, the selection of controllers, logs,
 //! serving, and the process around a manager.
 //!
-//! A binary declares its differences, names and tables, in one [`Component`]. Everything else is derived from that.
+//! A binary declares its names, tables and rules in one [`Component`]. Everything else is derived from that.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -53,7 +53,7 @@ where
     }
 }
 
-/// Runs a single action with the options of a binary's command line, and exits.
+/// Runs a single action with the options of a binary's command line, and returns the exit code.
 pub fn run_once<F>(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,
@@ -227,8 +227,8 @@ impl Signals {
         }
     }
 
-    /// Runs `start`. If a signal arrives before it ends, drops it and returns `None`: a start may wait for APIs that
-    /// are not served yet, and for credentials of a plugin that hangs.
+    /// Runs `start`. If a signal arrives before `start` ends, drops `start` and returns `None`: a start may wait for
+    /// APIs that are not served yet, and for credentials of a plugin that hangs.
     async fn run_unless_signalled<T>(
         &mut self,
         start: impl Future<Output = anyhow::Result<T>>,
@@ -243,7 +243,7 @@ impl Signals {
     }
 }
 
-/// Returns the options of a manager from its command line: for the objects of one namespace, or of all.
+/// Returns the options of a manager from its command line: for the objects of one namespace, or of all namespaces.
 pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
     let elect = &options.leader_elect;
     let election = elect.enabled.then(|| {

@@ -60,7 +60,7 @@ fn parse_manifest(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
 fn allowed(entries: &BTreeMap<String, String>) -> BTreeMap<String, AllowedValues> {
     let mut allowed = BTreeMap::<String, AllowedValues>::new();
     for (key, values) in entries {
-        // The keys are checked before.
+        // The keys were validated before.
         if let Some((metric, label)) = key.split_once(',') {
             let values = values.split(',').map(str::to_owned).collect();
             allowed.entry(metric.to_owned()).or_default().insert(label.to_owned(), values);

@@ -79,7 +79,7 @@ impl Place<'_> {
         let document = self.document;
         match document.resolve_reference(reference) {
             Some(target) => self.resolved(target, name, target.is_embedded_resource),
-            // The reference is dangling, so that nothing is known about the value.
+            // The document has no such schema: the type of the value is unknown.
             None => Some(Type::DYN),
         }
     }

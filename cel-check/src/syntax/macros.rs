@@ -13,7 +13,7 @@ const UNUSED: &str = "#unused";
 /// The variable that holds the list in an expanded `sortBy`.
 const SORT_INPUT: &str = "@__sortBy_input__";
 
-/// A call, which may be that of a macro.
+/// A call of a function or a macro.
 pub struct Call {
     /// The name of the function.
     pub function: String,
@@ -25,7 +25,7 @@ pub struct Call {
     pub offset: u32,
 }
 
-/// Returns the expansion of a macro, or the call itself if it is not that of a macro.
+/// Returns the expansion of a macro, or the call itself if the function is not a macro.
 pub fn expand(builder: &mut Builder, call: Call) -> Result<Expr, SyntaxError> {
     let Call { function, target, mut arguments, offset } = call;
     let Some(target) = target else {

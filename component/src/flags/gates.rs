@@ -142,8 +142,8 @@ impl Gates {
     /// Returns true if the gate is on: for a fixed gate its fixed value.
     ///
     /// # Panics
-    /// If the table has no gate with that name, as upstream's featuregate, Enabled does: the names are literals in the
-    /// program.
+    /// If the table has no gate with that name, which is a defect of the program: the names are literals. Upstream:
+    /// component-base featuregate, Enabled.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(row) = self.table.row(name) else {
             panic!("feature gate {name:?} is not in the table of gates");

@@ -138,7 +138,7 @@ impl Type {
         }
     }
 
-    /// Parses a default of the table. It is in the format that pflag prints: lists are in brackets.
+    /// Parses a default of the table, in the format that pflag prints: lists are in brackets.
     pub fn default(self, printed: &str) -> Option<Value> {
         let items = || printed.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
         match self {

@@ -20,7 +20,7 @@ use one_line::OneLine;
 
 /// Libraries that the client and the server use. Their many messages are of little use, and need a higher verbosity.
 const VERBOSE_LIBRARIES: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
-/// Our own crates, except for the binary's.
+/// Crates whose messages have the same verbosity as those of the binary's crate.
 const OURS: [&str; 2] = ["component", "runtime"];
 
 /// The verbosity, with exceptions for certain source files.
@@ -84,8 +84,8 @@ struct Comparison<'a> {
     pattern: &'a [u8],
     /// The part of the name that is not matched yet.
     name: &'a [u8],
-    /// The pattern after the last `*`, and the part of the name with which it was last compared. After a mismatch it is
-    /// compared with the part that starts one byte later. No earlier `*` has to be tried again.
+    /// The pattern after the last `*`, and the part of the name with which it was last compared. After a mismatch, that
+    /// pattern is compared with the part that starts one byte later. No earlier `*` has to be tried again.
     retry: Option<(&'a [u8], &'a [u8])>,
 }
 
@@ -149,7 +149,8 @@ pub(crate) fn start(binary: &'static str, options: &Options) -> SetVerbosity {
     }
 }
 
-/// Returns the writer of errors to one stream and of other lines to another. Warnings are errors in text only.
+/// Returns the writer of errors to one stream and of other lines to another. In text, warnings go to the stream of
+/// errors; in JSON, to the other one.
 ///
 /// Upstream: component-base logs/api/v1, klogMsgRouter; logs/json, NewJSONLogger.
 fn streams<E, O>(form: Form, errors: E, others: O) -> impl for<'a> MakeWriter<'a> + Send + Sync + 'static

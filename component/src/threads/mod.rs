@@ -20,7 +20,7 @@ const WORKER_THREADS: usize = 2;
 const STACK_BYTES: usize = 8 << 20;
 
 /// Idle time after which a thread for blocking calls ends. The control thread needs one every ten seconds, to read
-/// certificates; kept in between, it would only cost memory.
+/// certificates; a thread that is kept in between would only cost memory.
 const BLOCKING_THREAD_IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// Number of steps of tasks on the control thread between two checks of its timers and sockets: while many clients

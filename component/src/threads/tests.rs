@@ -36,7 +36,7 @@ struct Blocking {
     is_released: AtomicBool,
 }
 
-/// Releases the threads at the end of a test that fails: otherwise it would never end.
+/// Releases the threads at the end of a test that fails: otherwise the test would never end.
 struct ReleaseOnDrop(Arc<Blocking>);
 
 impl Drop for ReleaseOnDrop {
@@ -62,7 +62,7 @@ impl Reconcile for Blocking {
     }
 }
 
-/// Serves one Lease by HTTP/1.1, each connection on a thread of its own.
+/// Serves one Lease by HTTP/1.1, each connection on a separate thread.
 fn serve_lease() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
