@@ -23,7 +23,7 @@ pub struct Expr {
     pub kind: ExprKind,
 }
 
-/// The kind of an expression. Macros are expanded, so that they have no kind of their own.
+/// The kind of an expression. Macros are expanded, so they have no kind.
 #[derive(Debug)]
 pub enum ExprKind {
     /// A literal value.

@@ -133,7 +133,7 @@ impl<'a> Inference<'a> {
                 values.iter().for_each(|value| {
                     self.expr(value);
                 });
-                // Message types are not declared, so that the result may be anything.
+                // Message types are not declared, so the result may have any type.
                 Type::DYN
             }
             ExprKind::Comprehension(fold) => self.comprehension(fold),

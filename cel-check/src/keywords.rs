@@ -24,12 +24,12 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Returns true if a name is reserved, so that a variable cannot have it.
+/// Returns true if a name is reserved: no variable can have it.
 pub fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// Returns true if a name is a keyword or reserved, so that it cannot be an identifier.
+/// Returns true if a name is a keyword or reserved: it cannot be an identifier.
 pub fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name) || is_reserved(name)
 }

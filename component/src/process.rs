@@ -227,7 +227,7 @@ impl Signals {
         }
     }
 
-    /// Runs `start`. If a signal arrives before `start` ends, drops `start` and returns `None`: a start may wait for
+    /// Runs `start`. If a signal arrives before `start` ends, drops `start` and returns `None`. A start may wait for
     /// APIs that are not served yet, and for credentials of a plugin that hangs.
     async fn run_unless_signalled<T>(
         &mut self,

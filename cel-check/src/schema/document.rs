@@ -47,8 +47,8 @@ const PREFIX: &str = "#/components/schemas/";
 
 impl Document {
     /// Parses an OpenAPI v3 document. Values of unexpected types are treated as missing where possible. A schema that
-    /// is nested too deeply to be parsed (more than 128 levels), or has an unexpected form, is missing; the others of
-    /// the document are not affected.
+    /// has an unexpected form, or more than 128 levels, is treated as missing; the other schemas of the document are
+    /// not affected.
     ///
     /// # Errors
     /// When the text is not JSON.

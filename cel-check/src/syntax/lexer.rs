@@ -158,7 +158,7 @@ impl Lexer<'_> {
             return Ok(TokenKind::Literal(Literal::Uint));
         }
         let (digits, radix) = if is_hex { (&digits[2..], 16) } else { (&digits[..], 10) };
-        // The sign is a separate token, so that the magnitude of the lowest integer, 2^63, must be accepted here.
+        // The sign is a separate token, so the magnitude of the lowest integer, 2^63, must be accepted here.
         match u64::from_str_radix(digits, radix) {
             Ok(value) if value <= 1 << 63 => Ok(TokenKind::Literal(Literal::Int)),
             _ => Err(self.error("invalid int literal")),

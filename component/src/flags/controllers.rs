@@ -96,9 +96,9 @@ impl Selection {
 }
 
 impl UpstreamController {
-    /// Returns true if `controllers`, the list with aliases replaced as in `Options::controllers`, selects this
-    /// controller: the first item that names it decides, else `*` selects those that are on by default. Upstream:
-    /// controller-manager app, IsControllerEnabled.
+    /// Returns true if `controllers` selects this controller. The list has names in place of aliases, as in
+    /// `Options::controllers`. The first item that names the controller decides; otherwise `*` selects the
+    /// controllers that are on by default. Upstream: controller-manager app, IsControllerEnabled.
     pub fn is_selected(&self, controllers: &[String]) -> bool {
         let named = controllers.iter().find_map(|item| match item.strip_prefix('-') {
             Some(off) => (off == self.name).then_some(false),

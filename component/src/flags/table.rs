@@ -7,8 +7,8 @@ use super::value::Type;
 pub enum Effect {
     /// The value is used.
     Effective,
-    /// The value is validated, stored and shown in `/configz` and `/flagz`, but nothing depends on it: upstream ignores
-    /// it too, it belongs to a feature that does not exist here, or the behaviour here is fixed.
+    /// The value is validated, stored and shown in `/configz` and `/flagz`, but nothing depends on it. Either upstream
+    /// ignores it too, or it belongs to a feature that does not exist here, or the behaviour here is fixed.
     NoEffect,
 }
 

@@ -1,8 +1,9 @@
 //! The threads of a process: one for control, two for the controllers.
 //!
 //! A controller may compute for seconds if a tenant creates objects for that purpose. The Lease has to be renewed and
-//! probes need a response during that time: otherwise the process loses the Lease, and so does each next leader, which
-//! reconciles the same objects. The control thread is the main thread, so that no additional thread is needed.
+//! probes need a response during that time. Otherwise the process loses the Lease, and so does each next leader,
+//! because it reconciles the same objects. The control thread is the main thread, so that no additional thread is
+//! needed.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Number of worker threads. The process waits for the API server most of the time, so that more threads would only
-/// cost memory.
+/// Number of worker threads. The process waits for the API server most of the time, so more threads would only cost
+/// memory.
 const WORKER_THREADS: usize = 2;
 
 /// The stack size of each worker thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in

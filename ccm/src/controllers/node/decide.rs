@@ -67,7 +67,7 @@ pub fn reconciled_labels(labels: &[(Str, Str)]) -> Edits {
 /// Returns the labels that a new node gets from its instance, and the provider's labels that are left out.
 ///
 /// The stable and the beta label of each pair replace existing labels. A label of the provider is left out if the node
-/// has another value for it, if its name belongs to Kubernetes, or if the API server would refuse it: a cloud's own
+/// has another value for it, if its name belongs to Kubernetes, or if the API server would refuse it. A cloud's own
 /// labels may have any text, and one of them must not keep the node uninitialized. Upstream: cloud-provider,
 /// CloudNodeController.getNodeModifiersFromCloudProvider.
 pub fn initial_labels<'a>(labels: &[(Str, Str)], instance: &'a Instance) -> (Edits, Vec<&'a str>) {
@@ -109,8 +109,8 @@ pub fn is_kubernetes_own(key: &str) -> bool {
 }
 
 /// Returns the desired addresses of the node: the cloud's, with the kubelet's host name if the cloud has none, and with
-/// the kubelet's configured addresses first. `None`: the cloud reports none, so that the existing ones are kept.
-/// Upstream: cloud-provider, CloudNodeController.updateNodeAddress.
+/// the kubelet's configured addresses first. `None`: the cloud reports none, so the existing ones are kept. Upstream:
+/// cloud-provider, CloudNodeController.updateNodeAddress.
 ///
 /// # Errors
 /// When the kubelet's configured addresses cannot be parsed, or the instance does not have them.

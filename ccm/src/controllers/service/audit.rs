@@ -1,7 +1,8 @@
 //! The audit: finds cloud resources of deleted Services, and deletes them where the command line allows it.
 //!
-//! A leak is proven by two audits a whole period apart and by a read from the API server: a cache may be old, and a
-//! cloud slow. The provider deletes only resources whose tags name this cluster alone.
+//! A leak is proven by two audits that are a whole period apart, and by a read from the API server: a cache may be
+//! behind, and the cloud may list a resource late. The provider deletes only resources whose tags name this cluster
+//! alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

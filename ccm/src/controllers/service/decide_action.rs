@@ -21,8 +21,8 @@ pub enum Request {
     Removal,
     /// A load balancer that another controller provides.
     Elsewhere,
-    /// A request that no retry can fulfil. `last` is the last valid request that this process has processed: the load
-    /// balancer stays as requested there, its targets are updated, and a change in progress is completed. Without such
+    /// A request that no retry can fulfil. `last` is the last valid request that this process has processed. The load
+    /// balancer stays as `last` requests: its targets are updated, and a change in progress is completed. Without such
     /// a request, only the targets of a published load balancer are updated: `follow`.
     Invalid { error: CloudError, last: Option<Wanted>, follow: Option<Follow> },
     /// A load balancer of this controller.
@@ -110,7 +110,7 @@ pub enum Action<'a> {
     /// Write the status if it differs, and reconcile again after this time.
     Publish { next_check: Duration },
     /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: the load
-    /// balancer was in this state before, so that the call only reverts changes by other clients.
+    /// balancer was in this state before, so the call only reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
@@ -195,8 +195,8 @@ fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalance
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_none_or(differ)
 }
 
-/// Returns true if an event announces the call: neither for a check for drift, nor for a load balancer that already
-/// served when this process became leader, nor twice for the same request.
+/// Returns true if an event announces the call. Checks for drift are not announced, nor is a load balancer that already
+/// served when this process became leader. Each request is announced once.
 fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
     let served_before = state.load_balancer.is_none()
         && state.announced.is_none()

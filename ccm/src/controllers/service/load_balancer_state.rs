@@ -26,7 +26,7 @@ pub struct LoadBalancerState {
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
     /// The request is invalid, and the targets of the existing load balancer are updated nevertheless. The kind of
-    /// targets is unknown, so that changes of nodes and of endpoints requeue the Service. Set before the targets are
+    /// targets is unknown, so changes of nodes and of endpoints requeue the Service. Set before the targets are
     /// gathered, too.
     pub follows: bool,
     /// The names of the other Services that this load balancer sends traffic to, as the provider returned them for the

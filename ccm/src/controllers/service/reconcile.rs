@@ -214,8 +214,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Wanted { spec, targeting, targets }
     }
 
-    /// Removes the provider's own annotations from a request, and adds the other Services that the load balancer sends
-    /// traffic to: those that the request names, and `more`. Changes of these requeue this Service.
+    /// Removes the annotations that the provider writes from a request. Adds the other Services to which the load
+    /// balancer sends traffic: those that the request names, and `more`. Changes of these requeue this Service.
     pub(super) fn complete(
         &self,
         key: &ObjectKey,

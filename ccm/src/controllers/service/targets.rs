@@ -94,7 +94,7 @@ pub fn slices_of(service: &Meta) -> u64 {
 /// Returns the endpoints of a Service's slices, ordered by port name, address and port, without duplicates.
 ///
 /// An unset condition `ready` means that the endpoint is ready (discovery/v1, EndpointConditions). Slices may list an
-/// address twice after a new pod got the address of a terminated pod: the endpoint that is ready counts, or else the
+/// address twice, after a new pod got the address of a terminated pod. Then the ready endpoint counts, or else the
 /// one that is not terminating.
 pub fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<EndpointTarget> {
     let mut targets = Vec::new();

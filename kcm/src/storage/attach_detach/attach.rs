@@ -193,8 +193,8 @@ impl AttachDetach {
         let users: Vec<ObjectKey> = others().flat_map(|(other, _)| users_on(other).into_keys()).collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");
         let label = &subject.observation.label;
-        // Thousands of pods may use the volume on the other nodes, and thousands may wait on this one: each event about
-        // a waiting pod names pods of the other nodes.
+        // The message names the pods on the other nodes. It is built once for each namespace, because thousands of pods
+        // may use the volume there, and thousands may wait on this node.
         let waiting = users_on(place);
         let namespaces: BTreeSet<&str> = waiting.keys().map(|pod| &*pod.namespace).collect();
         let message =

@@ -108,7 +108,7 @@ pub enum Step {
 }
 
 impl Site {
-    /// Returns true if the volume may be attached to the node, so that an exclusive one must not be attached elsewhere.
+    /// Returns true if the volume may be attached to the node: then an exclusive volume must not be attached elsewhere.
     pub fn occupies(&self) -> bool {
         self.attachment != Attachment::Absent || self.has_foreign || self.is_listed
     }

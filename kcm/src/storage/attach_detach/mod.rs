@@ -2,7 +2,7 @@
 //! afterwards.
 //!
 //! The API objects are the state: a VolumeAttachment exists from before the driver attaches a volume until after the
-//! driver has detached it, and a node's status lists the volumes that its kubelet may mount. A reconcile of a volume
+//! driver has detached it. A node's status lists the volumes that its kubelet may mount. A reconcile of a volume
 //! derives everything else from the caches, so that a crash between any two writes loses nothing. Upstream:
 //! pkg/controller/volume/attachdetach; driven by events instead of a loop.
 //!

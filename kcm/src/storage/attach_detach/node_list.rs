@@ -1,8 +1,8 @@
 //! The list of attached volumes in a node's status: which entries a write adds and removes, and when it is sent.
 //!
-//! A volume that moves alone with its pod is never delayed: between its release by one kubelet and its mount by the
-//! next one are only four writes (list, deletion, attachment, list), their watch events, and the work of the driver. If
-//! further changes of a node are expected, its next write waits for them.
+//! A volume that moves alone with its pod is never delayed. Between its release by one kubelet and its mount by the
+//! next one are only four writes (list, deletion, attachment, list), their watch events, and the calls of the driver.
+//! If further changes of a node are expected, the node's next write waits for them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use kinds::node_volumes::AttachedVolume;
 use tokio::time::Instant;
 
 /// Minimum time between two writes of a node, as a multiple of the duration of the last one: a slow API server gets
-/// fewer and larger writes. Upstream writes one node after the other, so that a node waits longer in a larger cluster.
+/// fewer and larger writes. Upstream writes one node after the other, so a node waits longer in a larger cluster.
 const PAUSE_FACTOR: u32 = 20;
 /// Maximum time between two writes of a node while no further change is expected.
 const MAX_PAUSE: Duration = Duration::from_secs(2);

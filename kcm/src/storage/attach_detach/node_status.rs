@@ -159,8 +159,8 @@ fn needs_unchanged_node(node: &Node, removed: &[Str]) -> bool {
     removed.iter().filter(is_unused).any(|name| is_attached_by_kubelet(name))
 }
 
-/// Returns the JSON Patch that replaces the list of a node's attached volumes, if it still is `current`; with
-/// `is_unchanged` only if nothing else of the node has changed either.
+/// Returns the JSON Patch that replaces the list of a node's attached volumes. The patch fails unless the list still
+/// is `current`; with `is_unchanged`, it also fails if anything else of the node has changed.
 fn patch(node: &Node, (current, list): (&[AttachedVolume], &[AttachedVolume]), is_unchanged: bool) -> Value {
     const LIST: &str = "/status/volumesAttached";
     let change = match list {

@@ -75,7 +75,7 @@ pub struct NamedVolume<'a> {
 }
 
 impl NamedVolume<'_> {
-    /// Returns true if a change of a pod cannot change the definition of the volume, so that it affects this pod only.
+    /// Returns true if a change of a pod cannot change the definition of the volume: the change affects this pod only.
     pub fn has_one_definition(&self) -> bool {
         self.volumes.len() <= 1 && !self.is_defined_by_pods
     }

@@ -1,8 +1,8 @@
 //! Changes of objects by full PUTs. Each PUT contains the version of the object for which the change was decided.
 //!
 //! The role of this controller has no patch verb, and unknown fields must be kept. Most records are only a part of
-//! their object, so that the whole object is read first. Records of pending claims and volumes contain the whole
-//! object: their first writes need no read, and a cache that is behind causes a conflict.
+//! their object, so the whole object is read first. Records of pending claims and volumes contain the whole object:
+//! their first writes need no read, and a cache that is behind causes a conflict.
 
 use kinds::whole::WholeObject;
 use kinds::wire::WireError;

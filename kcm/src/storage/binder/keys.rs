@@ -106,8 +106,8 @@ fn affects_naming_claims(change: &Change<'_, PersistentVolume>) -> bool {
     }
 }
 
-/// Returns true if the volumes that a claim names, or that refer to it, have to be reconciled: the claim was deleted or
-/// replaced by another one with its name, or names another volume, so that the volumes that refer to it may be free.
+/// Returns true if the volumes that a claim names, or that refer to the claim, have to be reconciled, because they may
+/// have become free. The claim was deleted, was replaced by another one with its name, or names another volume.
 fn affects_volumes(change: &Change<'_, PersistentVolumeClaim>) -> bool {
     match (change.old, change.new) {
         (Some(old), Some(new)) => old.meta.uid != new.meta.uid || old.volume_name != new.volume_name,

@@ -258,7 +258,7 @@ impl Binder {
     }
 
     /// Deletes the directory of a volume that the API server refused. After a lost response the volume may exist, so
-    /// that the directory stays for the next attempt.
+    /// the directory stays for the next attempt.
     async fn clean_up(&self, claim: &PersistentVolumeClaim, path: &str, error: WriteError) -> Stop {
         if error.refused().is_none() {
             return Stop::Failed(error);

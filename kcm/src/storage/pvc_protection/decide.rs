@@ -5,8 +5,8 @@ use kinds::{PersistentVolumeClaim, Pod};
 use crate::storage::unused::volumes_of;
 
 /// Returns true if a pod keeps a claim from being deleted: the pod is on a node and has a volume of the claim, even if
-/// the pod has finished. A kubelet starts no pod with a claim that is being deleted, so that pods without a node do
-/// not count.
+/// the pod has finished. A kubelet starts no pod with a claim that is being deleted, so pods without a node do not
+/// count.
 ///
 /// A generic ephemeral volume no longer counts once the kubelet has stopped the pod or the pod was deleted with force.
 /// Otherwise a finalizer of the pod that waits for the deletion of the claim could never be removed.

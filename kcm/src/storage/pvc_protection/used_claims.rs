@@ -1,6 +1,6 @@
 //! Whole claims as the API server returned them when they became used: the base of the next write of their condition.
 //!
-//! A record is only a part of its claim, and this controller's role has no patch verb, so that a write needs the whole
+//! A record is only a part of its claim, and this controller's role has no patch verb, so a write needs the whole
 //! claim. When a pod ends, its claim mostly still has the version that was written when the pod appeared. Claims
 //! without a user are not kept: most of them stay unused.
 

@@ -9,7 +9,7 @@ use runtime::metrics::gauges;
 
 use super::used_volumes::UsedVolumes;
 
-/// Maximum number of series: pods that share a volume conflict in pairs, so that the number of conflicts grows with the
+/// Maximum number of series: pods that share a volume conflict in pairs, so the number of conflicts grows with the
 /// square of the number of pods.
 const MAX_SERIES: usize = 10_000;
 

@@ -10,7 +10,7 @@ use runtime::lock::lock;
 use super::label;
 
 /// Maximum number of conflicts of a pod on a volume, counted from both sides, that are reported when the pod begins to
-/// use the volume. Any user can create thousands of pods that conflict with each other, so that the number of conflicts
+/// use the volume. Any user can create thousands of pods that conflict with each other, and the number of conflicts
 /// grows with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
@@ -167,7 +167,7 @@ impl UsedVolume {
         entry.request.effective_labeling(self.supports_context)
     }
 
-    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so that only pods with
+    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict. Only pods with
     /// different labelings are compared: few, unless nearly all pods conflict.
     fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
         let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();

@@ -311,7 +311,7 @@ async fn volume_is_listed_only_while_its_attachment_is_confirmed() {
     }
 }
 
-/// A volume that kubelets attach has no VolumeAttachment, so that only the nodes show where it is.
+/// A volume that kubelets attach has no VolumeAttachment, so only the nodes' statuses show where it is.
 #[tokio::test]
 async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader() {
     let bed = Bed::new().await;

@@ -1,4 +1,4 @@
-//! Random histories of the pods, claims, volumes and nodes that determine the users of a volume: reconciles that read
+//! Random histories of the pods, claims, volumes and nodes that determine the users of a volume. Reconciles that read
 //! only the changed pods and nodes find the same users as a reconcile that reads all of them.
 
 use std::sync::Arc;

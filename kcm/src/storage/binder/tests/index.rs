@@ -195,7 +195,7 @@ fn claim_finds_no_second_volume_before_its_binding_is_in_the_cache() {
     assert_eq!(matcher.find(&claim, false), Search::Found(bound));
 }
 
-/// The restored server has the volume in the same version as the cache, so that no later version arrives.
+/// The restored server has the volume in the same version as the cache, so no later version arrives.
 #[test]
 fn volume_whose_binding_was_lost_in_a_restore_of_the_server_is_found_again() {
     let decode = Decode { interner: Arc::default(), sections: Sections::default() };
