@@ -169,8 +169,8 @@ impl AttachDetach {
         }
     }
 
-    /// Records an event about each pod of the node, once: the volume has to be detached from another node first.
-    /// Returns the time until the event is due.
+    /// Records one event about each pod on the node: the volume has to be detached from another node first. Returns the
+    /// time until the events are due.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         let (places, steps) = (&subject.observation.places, subject.steps);
         let occupants = || subject.occupants.iter().map(move |at| (&places[*at], &steps[*at]));

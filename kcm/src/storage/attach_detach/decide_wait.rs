@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::decide::{Site, Step};
 
-/// Time after which an event reports a detachment.
+/// Time after which an event reports a detachment that has not ended.
 ///
 /// Upstream: pkg/volume/csi, csiTimeout; the wait is not reported while an operation of the volume is pending.
 pub const DETACH_GRACE: Duration = Duration::from_secs(2 * 60);
-/// Time after which an event reports the unmount of a volume whose pod has ended. A kubelet reports the unmount with
-/// its next status, within 10 seconds.
+/// Time after which an event reports that a volume is still in use although its pod has ended. A kubelet reports the
+/// unmount with its next status, within 10 seconds.
 pub const UNMOUNT_GRACE: Duration = Duration::from_secs(30);
 
 /// Returns the time until the wait for another node has to be reported; `None` if that node cannot have the volume.

@@ -22,7 +22,7 @@ use super::node_list::NodeList;
 /// Remembered state of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SiteMemory {
-    /// Time at which the volume was first found not to be wanted on the node.
+    /// Time at which a reconcile first found that no pod on the node uses the volume: the volume is not wanted there.
     pub unwanted_since: Option<Instant>,
     /// The volume is reserved for the node. Only for plugins whose volumes are attached by kubelets.
     pub is_held: bool,
@@ -41,7 +41,7 @@ pub struct SiteMemory {
     pub is_wait_reported: bool,
     /// Version of the VolumeAttachment whose error was recorded last.
     pub reported_version: u64,
-    /// There is an attachment.
+    /// An attachment exists, or may exist.
     pub is_attached: bool,
     /// The attachment was deleted while the volume was wanted. The volume is attached again only if the kubelet reports
     /// it as in use, because the cache of pods may be behind.

@@ -7,27 +7,28 @@ pub const ATTACHED: &str = "SuccessfulAttachVolume";
 /// Reason of an event: the volume could not be attached, or not yet.
 pub const FAILED: &str = "FailedAttachVolume";
 
-/// Message of [`ATTACHED`].
+/// Returns the message of [`ATTACHED`].
 pub fn attached(volume: &str) -> String {
     format!("AttachVolume.Attach succeeded for volume \"{volume}\" ")
 }
 
-/// Message of [`FAILED`] with an error.
+/// Returns the message of [`FAILED`] with an error.
 pub fn failed(volume: &str, error: &str) -> String {
     format!("AttachVolume.Attach failed for volume \"{volume}\" : {error}")
 }
 
-/// Error of a refused VolumeAttachment.
+/// Returns the error of a refused VolumeAttachment.
 pub fn refused(error: &str) -> String {
     format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }
 
-/// Error of a driver that does not respond.
+/// Returns the error of a driver that does not respond.
 pub fn timed_out(driver: &str, handle: &str) -> String {
     format!("timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}")
 }
 
-/// Message of [`FAILED`] for a pod in `namespace`, whose volume other pods use on another node.
+/// Returns the message of [`FAILED`] for a pod in `namespace`, whose volume other pods
+/// (`users`) use on another node.
 pub fn waiting<'a>(volume: &str, namespace: &str, users: impl IntoIterator<Item = &'a ObjectKey>) -> String {
     let mut names = Vec::new();
     let mut others = 0;

@@ -128,7 +128,7 @@ impl AttachDetach {
         Err(ReconcileError::new(format!("the API server refuses the list of attached volumes: {error}")))
     }
 
-    /// Waits for the version of the node after a write without a response.
+    /// Reads the node's version after a write without a response, so that the next reconcile waits for it.
     async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
         match self.writer.get(&Node::RESOURCE, key).await {
             Ok(response) => {

@@ -70,7 +70,7 @@ pub struct NamedVolume<'a> {
     pub plugin: Plugin<'a>,
     /// The PersistentVolumes with this name, sorted by their own names.
     volumes: Vec<Arc<PersistentVolume>>,
-    /// Pods define it themselves.
+    /// Pods define the volume themselves.
     is_defined_by_pods: bool,
 }
 
@@ -95,7 +95,7 @@ struct KnownSite {
 /// The definitions of a volume: a PersistentVolume that a pod uses, and the specs of pods.
 type DefinedBy = (Option<Arc<PersistentVolume>>, Option<InlineVolume>);
 
-/// Reads nodes from the API server. Volumes of one node share a read that starts after their requests.
+/// Returns a reader of nodes in the API server. Volumes of one node share a read that starts after their requests.
 pub fn uncached_nodes(writer: Writer, cache: Arc<Store<Node>>) -> SharedReads<Option<Node>> {
     SharedReads::new(move |name| {
         let (writer, cache) = (writer.clone(), cache.clone());
@@ -279,7 +279,7 @@ impl Caches {
         pod.is_some_and(|pod| pod.node == *node && !pod.has_released_volumes())
     }
 
-    /// Returns the node where a pod uses a volume, and the pod's uid; `None` if it does not use it.
+    /// Returns the node where a pod uses a volume, and the pod's uid; `None` if the pod does not use the volume.
     fn user(&self, volume: &NamedVolume<'_>, key: &ObjectKey, memory: &Memory) -> Option<(Str, Uid)> {
         let pod = self.pods.get(key).filter(|pod| is_holding(pod))?;
         let is_user = memory.is_user(volume.name, &pod.node, key, &pod.meta.uid)
@@ -309,8 +309,8 @@ impl Caches {
         found
     }
 
-    /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself. Returns
-    /// true if it is among the users.
+    /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself.
+    /// Returns true if the pod is among the users.
     fn add_user(&self, pod: &Pod, users: &mut Users) -> bool {
         if !is_holding(pod) {
             return false;

@@ -52,8 +52,8 @@ pub struct AttachDetach {
     pub term: Term,
 }
 
-/// Histories and versions that caches must have reached in this leadership term: the previous leader may have written
-/// objects that the caches do not contain yet.
+/// For each kind, the version that the cache must have reached in this leadership term, after the server's history to
+/// which the version belongs. The previous leader may have written objects that the caches do not contain yet.
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,

@@ -35,7 +35,7 @@ impl From<WireError> for Stop {
 }
 
 impl Stop {
-    /// Returns the result of a reconcile that stopped here.
+    /// Returns the result of a reconcile that stopped for this reason.
     pub fn into_outcome(self) -> Result<Outcome, ReconcileError> {
         match self {
             Self::Outdated => Ok(Outcome::RequeueWithBackoff),
@@ -108,7 +108,7 @@ impl<'a, K: Whole> Draft<'a, K> {
         Ok(Self { store, writer, raw, record: current, is_written: false, _underway: underway })
     }
 
-    /// Writes the object as `edit` returns it, or its status.
+    /// Writes the object as `edit` returns it; with `subresource`, only that part.
     ///
     /// # Errors
     /// `Outdated` if another client has written the object in between.

@@ -36,7 +36,7 @@ pub struct WaitingClaims {
 }
 
 impl WaitingClaims {
-    /// Adds a claim that found no volume. Volumes do not wake a delayed claim.
+    /// Adds a claim that found no volume. Volumes do not wake a delayed claim, whose binding waits for a pod.
     pub fn add(&mut self, claim: &PersistentVolumeClaim, is_delayed: bool) {
         let key = claim.meta.key();
         self.remove(&key);
@@ -73,7 +73,7 @@ impl WaitingClaims {
         }
     }
 
-    /// Returns the claim with the largest request that a free volume fits and that was not woken yet.
+    /// Returns, of the claims that a free volume fits and that were not woken yet, the one with the largest request.
     ///
     /// One claim for each volume is enough. If the claim takes another free volume, the claim that was woken for that
     /// volume can take this one; and waiting claims also search again periodically.

@@ -33,7 +33,7 @@ impl Keys {
         }
     }
 
-    /// Adds the claims of a pod that started or stopped to use them. A change can also replace one pod by another one
+    /// Adds the claims of a pod that started or stopped using them. A change can also replace one pod by another one
     /// with its name; then the claims of both are added.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         match (change.old, change.new) {

@@ -1,6 +1,6 @@
 //! Comparison of SELinux labels without the defaults of a node's operating system.
 
-/// User, role, type and level. The level keeps its own colons.
+/// Returns user, role, type and level. The level keeps its colons.
 fn parts(label: &str) -> [&str; 4] {
     let mut parts = label.splitn(4, ':');
     std::array::from_fn(|_| parts.next().unwrap_or_default())

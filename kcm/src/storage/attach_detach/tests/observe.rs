@@ -126,7 +126,7 @@ impl Cluster {
     }
 }
 
-/// Nodes and whether the volume is wanted there.
+/// Returns the nodes, and whether the volume is wanted there.
 fn wanted(observation: &Observation) -> Vec<(&str, bool)> {
     observation.places.iter().map(|place| (&*place.node, place.site.is_wanted)).collect()
 }
@@ -435,7 +435,7 @@ fn lists_of_two_nodes_are_written_independently() {
     assert_eq!(memory.end_write("a", &[]), [volume]);
 }
 
-/// A pod with an inline EBS volume, whose plugin is migrated to CSI.
+/// Returns a pod with an inline EBS volume, whose plugin is migrated to CSI.
 fn pod_with_inline(name: &str, id: &str) -> Pod {
     let mut raw = Vec::new();
     raw.put_str(aws_elastic_block_store::VOLUME_ID, id);

@@ -385,7 +385,7 @@ async fn node_waits_for_the_cache_after_each_write_of_its_list() {
     assert!(matches!(next, Ok(Outcome::RequeueAfter(_))), "the list is written again, now or after a pause: {next:?}");
 }
 
-/// A driver whose volumes need not be attached.
+/// Returns a driver whose volumes need not be attached.
 fn optional_driver(name: &str) -> CsiDriver {
     let mut object = Vec::new();
     object.put_message(csi_driver::METADATA, |meta| {
