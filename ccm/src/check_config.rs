@@ -22,10 +22,10 @@ use crate::flags::{COMPONENT, Options};
 /// The subcommand: the first word on the command line.
 pub const COMMAND: &str = "check-config";
 
-/// Reads only files, and does not call the cloud.
+/// The flag for a check that reads only files and does not call the cloud.
 const FILES_ONLY: &str = "--files-only";
 
-/// Lists what would happen to each Service, too.
+/// The flag to list also what would happen to the load balancer of each Service.
 const SERVICES: &str = "--services";
 
 /// The text of `--help`.

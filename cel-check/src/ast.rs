@@ -61,7 +61,7 @@ pub enum ExprKind {
 /// An element of a list.
 #[derive(Debug)]
 pub struct Element {
-    /// The value has an optional type, and the element is omitted if that is empty.
+    /// The value has an optional type, and the element is omitted if the value is empty.
     pub is_optional: bool,
     /// The value.
     pub value: Expr,
@@ -70,7 +70,7 @@ pub struct Element {
 /// An entry of a map.
 #[derive(Debug)]
 pub struct Entry {
-    /// The value has an optional type, and the entry is omitted if that is empty.
+    /// The value has an optional type, and the entry is omitted if the value is empty.
     pub is_optional: bool,
     /// The key.
     pub key: Expr,

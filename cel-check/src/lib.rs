@@ -1,8 +1,8 @@
 //! A type checker for the Common Expression Language, as Kubernetes uses it.
 //!
-//! It finds mistakes in expressions over objects whose OpenAPI schemas are known: fields that do not exist, and calls
-//! with arguments of the wrong types. Positions and messages are those of cel-go, which Kubernetes uses. Expressions
-//! are not evaluated.
+//! The checker finds mistakes in expressions over objects whose OpenAPI schemas are known: fields that do not exist,
+//! and calls with arguments of the wrong types. Positions and messages are those of cel-go, which Kubernetes uses.
+//! Expressions are not evaluated.
 //!
 //! Expressions and schemas may come from an attacker. The size and depth of expressions and types, and the steps of a
 //! check, are limited; an expression that exceeds a limit is not checked. A value whose type cannot be determined has

@@ -21,7 +21,7 @@ crate::flags! {
     pub const GENERIC;
     "Generic" {
         "cidr-allocator-type": Text = "RangeAllocator", NoEffect, "How pod CIDRs are allocated; only RangeAllocator is available";
-        "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers; each is between this and twice as long";
+        "controller-start-interval": Duration = "0s", Effective, "Pause between the starts of two controllers; each pause lasts between this time and twice this time";
         "controllers": Strings = "[*]", Effective, "Controllers to run: '*' for all that are on by default, 'foo' to switch foo on, '-foo' to switch it off; the first mention of a name decides";
         "kube-api-burst": Int32 = "30", Effective, "Requests to the API server in one burst, beyond --kube-api-qps";
         "kube-api-content-type": Text = "application/vnd.kubernetes.protobuf", NoEffect, "Media type of the requests to the API server; protobuf is used wherever the server supports it";

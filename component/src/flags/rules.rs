@@ -116,7 +116,7 @@ pub fn leader_election(values: &Values, violations: &mut Violations) {
 /// Checks the headers of front proxies. Upstream: apiserver pkg/server/options,
 /// RequestHeaderAuthenticationOptions.Validate.
 pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violations) {
-    // Each as the list of flags that `add_if` takes.
+    // Each element is the list of flags that `add_if` takes.
     static FLAGS_OF_HEADERS: [[&str; 1]; 5] = [
         ["requestheader-username-headers"],
         ["requestheader-group-headers"],
@@ -204,7 +204,7 @@ pub fn logs(values: &Values, gates: &Gates, violations: &mut Violations) {
         "log-flush-frequency (flushFrequency) must be greater than zero".to_owned()
     });
     let alpha = gates.enabled("LoggingAlphaOptions");
-    // Each as the list of flags that `add_if` takes.
+    // Each element is the list of flags that `add_if` takes.
     static SPLITS: [[&str; 1]; 2] = [["log-text-split-stream"], ["log-json-split-stream"]];
     static SIZES: [[&str; 1]; 2] = [["log-text-info-buffer-size"], ["log-json-info-buffer-size"]];
     let split = |flag: &str| values.get_bool(flag);

@@ -62,7 +62,7 @@ impl Verbosity {
 }
 
 /// Returns true if a pattern of `--vmodule` matches a source file: the file's name without `.rs`, or the name of a
-/// folder that contains the file. A controller's name matches all of its files.
+/// folder that contains the file. So the name of a controller matches all of its files.
 fn matches_file(pattern: &str, file: &str) -> bool {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     path.split('/').any(|part| matches(pattern.as_bytes(), part.as_bytes()))

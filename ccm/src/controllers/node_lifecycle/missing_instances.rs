@@ -49,7 +49,7 @@ impl MissingInstances {
         }
     }
 
-    /// Keeps only these nodes.
+    /// Keeps only the nodes for which `keep` returns true.
     pub(super) fn retain(&mut self, keep: impl Fn(&Uid) -> bool) {
         self.missing.retain(|node, _| keep(node));
     }

@@ -52,8 +52,8 @@ async fn forecast_service(
     let spec = match read {
         Err(error) => return ("refused", retry::message(&error)),
         Ok((Targeting::Elsewhere, _)) if has_finalizer => {
-            let reason = "its annotations name another controller: what this one created is deleted, and the finalizer is \
-                          removed";
+            let reason = "its annotations name another controller: the load balancer of this one is deleted, \
+                          and the finalizer is removed";
             return ("deleted", reason.to_owned());
         }
         Ok((Targeting::Elsewhere, _)) => return ("left", "its annotations name another controller".to_owned()),

@@ -101,7 +101,7 @@ pub fn referring(change: &Change<'_, Service>, states: &LoadBalancerStates) -> V
     referring
 }
 
-/// Enqueues the Services that refer to a changed Service.
+/// Subscribes to Services, and adds the Services that refer to a changed one to the queue.
 pub fn subscribe_others<S: Send + Sync + 'static>(
     services: &Store<Service>,
     queue: &Arc<Queue<Key>>,
@@ -114,7 +114,8 @@ pub fn subscribe_others<S: Send + Sync + 'static>(
     });
 }
 
-/// Enqueues the Services with endpoints as targets whose slices changed. The changes of one Service are coalesced.
+/// Subscribes to slices, and adds the Services with endpoints as targets to the queue when one of their slices changes.
+/// The changes of one Service are coalesced.
 pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices: &Store<EndpointSlice>,
     queue: &Arc<Queue<Key>>,
@@ -137,7 +138,8 @@ pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     gated && change.old.map(relevant) != change.new.map(relevant)
 }
 
-/// Enqueues the Services that a pod with readiness gates is an endpoint of.
+/// Subscribes to pods. If `gates_differ` returns true for a change, adds the Services that the pod is an endpoint of to
+/// the queue.
 pub fn subscribe_pods<S: Send + Sync + 'static>(
     (pods, prefix): (&Store<GatedPod>, &'static str),
     slices: &Arc<Store<EndpointSlice>>,
