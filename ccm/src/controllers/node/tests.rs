@@ -192,9 +192,9 @@ fn invalid_provided_addresses_are_refused() {
 }
 
 proptest! {
-    /// Written addresses are not written again, even with several of one kind.
+    /// A node may have several addresses of one kind.
     #[test]
-    fn node_with_its_addresses_is_not_written(
+    fn written_addresses_are_not_written_again(
         has in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
         cloud in prop::collection::vec((0..3_usize, 0..4_usize), 0..5),
     ) {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn deadline_grows_with_the_size() {
+    fn deadline_grows_with_the_capacity() {
         let recycler = recycler(built_in());
         for (capacity, seconds) in [("1Gi", 60), ("3Gi", 90), ("3500Mi", 90), ("100", 60), ("1Ti", 30_720)] {
             assert_eq!(recycler.deadline_seconds(Amount::parse(capacity)), seconds, "{capacity}");

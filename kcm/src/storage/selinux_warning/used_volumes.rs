@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_on_several_volumes_are_one_and_their_number_is_limited() {
+    fn conflict_on_several_volumes_counts_once_and_the_number_of_conflicts_is_limited() {
         let used = UsedVolumes::default();
         for (name, label) in [("a", ":::s0:c1"), ("b", ":::s0:c2")] {
             used.put(&pod(name), ["v", "w"].map(|name| volume(name, with(label))).into());
