@@ -31,7 +31,8 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
 /// Returns a manager with the enabled controllers, connected but not yet running.
 ///
 /// # Errors
-/// When the API server's address or credentials cannot be read, or the options contradict each other.
+/// When the client configuration, or a file that an option names, cannot be read; when options contradict each other;
+/// or when API discovery cannot reach the API server.
 pub async fn manager(options: Options, connection: &ConnectOptions) -> anyhow::Result<Manager> {
     manager_in(options, connection, None).await
 }

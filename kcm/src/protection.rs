@@ -51,13 +51,13 @@ fn own_need(meta: &Meta, finalizer: &str, adds_finalizer: bool) -> Need {
     }
 }
 
-/// The users of objects, which keep these from being deleted.
+/// The users of objects of kind `K`. The finalizer of an object stays while the object has a user.
 pub trait Users<K>: Send + Sync + 'static {
-    /// Returns true if an object has a user, by the object itself and by the caches.
+    /// Returns true if an object has a user according to the object itself or to the caches.
     fn are_cached(&self, object: &K) -> bool;
 
-    /// Returns true if an object has a user on the API server. By default false: the object itself, which is read
-    /// before the finalizer is removed, names its users.
+    /// Returns true if an object has a user on the API server. The default, false, is for kinds whose objects show
+    /// their use themselves: an uncached read of the object precedes the removal of the finalizer.
     fn are_on_server<'a>(&'a self, _: &'a K) -> BoxFuture<'a, Result<bool, ReconcileError>> {
         async { Ok(false) }.boxed()
     }
@@ -71,7 +71,7 @@ pub struct Protection<K: Kind, U> {
     pub adds_finalizer: bool,
     /// The objects.
     pub objects: Arc<Store<K>>,
-    /// Their users. The end of a use requeues the object.
+    /// The users of the objects. When the last use of an object may have ended, its key has to be enqueued.
     pub users: U,
     /// Writes the finalizer.
     pub writer: Writer,
@@ -132,9 +132,9 @@ impl<K: Kind, U: Users<K>> Protection<K, U> {
         Ok(Outcome::Done)
     }
 
-    /// Adds or removes the finalizer, if the API server still has the object `cached` and it still has this need. A
-    /// removal also requires that neither the object that was read nor the caches show a user: one may have arrived in
-    /// the meantime.
+    /// Adds or removes the finalizer, if an uncached read returns an object with the UID of `cached` and the same need.
+    /// A removal also requires that neither the object that was read nor the caches show a user: one may have been
+    /// created in the meantime.
     ///
     /// The PUT is made from the object that the API server returned, so that unknown fields are kept.
     async fn write(&self, cached: &Meta, need: Need) -> Result<(), WriteError> {

@@ -17,15 +17,15 @@ struct Slot<V> {
     read: Read<V>,
 }
 
-/// Reads a value for a key. A read always begins after the call that receives its result. Calls that arrive while
-/// one is in progress share the next one.
+/// Reads of a value by key, for example of a namespace's pods. A read always begins after the call that receives its
+/// result. Calls during a read of their key wait for its end, and then share one further read.
 pub struct SharedReads<V> {
     read: Arc<dyn Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync>,
     slots: Arc<Slots<V>>,
 }
 
 impl<V: Send + Sync + 'static> SharedReads<V> {
-    /// Returns shared reads that call this function.
+    /// Creates shared reads; `read` reads the value of a key, or returns the text of an error.
     pub fn new(read: impl Fn(Str) -> BoxFuture<'static, Result<V, String>> + Send + Sync + 'static) -> Self {
         Self { read: Arc::new(read), slots: Arc::default() }
     }

@@ -45,7 +45,7 @@ pub struct PodControl {
 }
 
 impl PodControl {
-    /// Creates a pod from its message.
+    /// Creates a pod. `key` is that of the owner, and `body` the encoded pod.
     ///
     /// # Errors
     /// When the API server rejects it, or the response is lost. Nothing is sent if the namespace is known to be
@@ -77,8 +77,8 @@ impl PodControl {
         }
     }
 
-    /// Deletes a pod, bound to its UID. A pod that no longer exists counts as deleted, even if another one has its
-    /// name.
+    /// Deletes a pod, with its UID as a precondition; `key` is that of the owner. A pod that no longer exists counts as
+    /// deleted, even if another pod has its name.
     ///
     /// # Errors
     /// When the API server rejects it, or the response is lost. The deletion may be repeated.

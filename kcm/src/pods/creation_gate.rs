@@ -1,6 +1,6 @@
 //! Namespaces in which nothing can be created: those that are being deleted.
 //!
-//! The API server refuses every creation there. Without this gate a controller would send one for each pod that is
+//! The API server refuses every creation there. Without this gate a controller would create a pod for each one that is
 //! deleted with the namespace, and exhaust the rate limit for all other namespaces.
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ impl CreationGate {
     /// Returns false if the namespace is being deleted according to the cache, or to an earlier refusal of the API
     /// server.
     ///
-    /// A namespace that is not in the cache counts as open: it may be new.
+    /// A namespace that is not in the cache may be new: without an earlier refusal it counts as open.
     pub fn is_open(&self, namespace: &str) -> bool {
         let record = self.namespaces.get(&ObjectKey::new("", namespace));
         if record.as_ref().is_some_and(|record| record.meta.is_deleting()) {
@@ -54,7 +54,7 @@ impl CreationGate {
     }
 
     /// Records that the API server refused a creation because the namespace is terminating. The gate stays closed until
-    /// another namespace has the name.
+    /// the cache contains another namespace with the name.
     pub fn close(&self, namespace: &Str) {
         let uid = self.namespaces.get(&ObjectKey::new("", namespace.clone())).map(|record| record.meta.uid.clone());
         lock(&self.refused).insert(namespace.clone(), uid);
@@ -62,7 +62,8 @@ impl CreationGate {
 
     /// Requeues the objects of a namespace that is created again.
     ///
-    /// They only still exist if a user removed the namespace's finalizer by force. Nothing else would requeue them.
+    /// Such objects have outlived the previous namespace because a user removed its finalizer by force. Nothing else
+    /// would requeue them.
     pub fn wake_on_new_namespace<K: Kind>(&self, owners: &Arc<Store<K>>, queue: &Arc<Queue<ObjectKey>>) {
         let queue = queue.clone();
         self.on_new_namespace(owners, move |owner| queue.add_background(owner.meta().key()));

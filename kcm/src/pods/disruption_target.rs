@@ -12,9 +12,9 @@ const TYPE: &str = "DisruptionTarget";
 /// The field of a strategic merge patch of a status that orders the conditions.
 pub const ORDER: &str = "$setElementOrder/conditions";
 
-/// Returns a strategic merge patch of a pod's status that sets the condition; `None` if it is set to this already.
-/// `object` is the whole pod as it was just read by its name. The patch is bound to `uid`, that of the evicted pod:
-/// another pod that has its name must not be marked.
+/// Returns a strategic merge patch of a pod's status that sets the condition to true; `None` if the pod already has the
+/// condition with this reason and message. `object` is the encoded pod from an uncached read. The patch contains `uid`,
+/// the UID of the evicted pod, as a precondition: another pod with the same name must not get the condition.
 ///
 /// Upstream: pkg/api/v1/pod, UpdatePodCondition; pkg/util/pod, PatchPodStatus.
 ///
@@ -68,8 +68,8 @@ pub fn patch(
     Ok(Some(json!({ "metadata": { "uid": uid.to_string() }, "status": status })))
 }
 
-/// Returns the value of [`ORDER`] that places a new condition after the one of this type. Without it, the API server
-/// places new conditions first; upstream's are last. It has no effect if the pod has no condition of this type.
+/// Returns the value of [`ORDER`] that places a new condition after the condition of type `kind`. Without it, the API
+/// server places new conditions first; upstream's are last. It has no effect if the pod has no condition of this type.
 pub fn order_after(kind: &str) -> Value {
     json!([{ "type": kind }, { "type": TYPE }])
 }

@@ -3,7 +3,7 @@
 use kinds::{Pod, Str};
 use runtime::store::{Index, index_key};
 
-/// Returns the index of pods by node; those that are bound to none are not in it. Look up by [`on_node`].
+/// Returns the index of pods by node, without pods that are not bound to a node. Look up by [`on_node`].
 pub const fn by_node() -> Index<Pod> {
     Index {
         name: "node",
@@ -15,12 +15,12 @@ pub const fn by_node() -> Index<Pod> {
     }
 }
 
-/// Returns the key of all pods that are bound to a node.
+/// Returns the key in [`by_node`] of all pods that are bound to a node.
 pub fn on_node(node: &str) -> u64 {
     index_key(("node", node))
 }
 
-/// Returns the index of pods by each of their labels.
+/// Returns the index of pods by each of their labels. Look up by [`pair`].
 pub const fn by_label() -> Index<Pod> {
     Index {
         name: "label",
@@ -28,7 +28,7 @@ pub const fn by_label() -> Index<Pod> {
     }
 }
 
-/// Returns the key of all pods of a namespace that have a label with this value.
+/// Returns the key in [`by_label`] of all pods of a namespace that have a label with this value.
 pub fn pair(namespace: &str, (key, value): &(Str, Str)) -> u64 {
     index_key((namespace, &**key, &**value))
 }

@@ -27,7 +27,8 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Returns the order of pods that share their nodes with `related` ones.
+    /// Returns the order for pods of a ReplicaSet. The more active pods of `related` run on a pod's node, the earlier
+    /// the pod is deleted.
     pub fn new(related: &[Arc<Pod>], uses_cost: bool, now: Timestamp) -> Self {
         let mut related_on_node = HashMap::new();
         for pod in related.iter().filter(|pod| pod.is_active()) {

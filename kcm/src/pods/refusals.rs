@@ -2,8 +2,9 @@
 //!
 //! Each change of a pod requeues its owner, or the Services that select it. Without this backoff, each change would
 //! repeat a creation that was just refused, and use up the rate limit that all other objects share. The next attempt is
-//! due when the backoff ends, or as soon as something has changed that it may depend on. An attempt that created some
-//! of the children restarts the backoff: a webhook that refuses one pod of twenty must not delay the others for hours.
+//! due when the backoff ends, or as soon as a change of its inputs may let it succeed (see [`Attempt`]). An attempt
+//! that created some of the children restarts the backoff: a webhook that refuses one pod of twenty must not delay the
+//! others for hours.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -48,7 +49,7 @@ impl Attempt {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
-    /// Returns true if `last` is about another owner, or if more children exist than after `last`.
+    /// Returns true if `last` is about another owner, or if since `last` children were created that were missing.
     fn has_progressed_since(&self, last: &Self) -> bool {
         self.uid != last.uid || (self.missing < last.missing && self.owned > last.owned)
     }
@@ -104,7 +105,7 @@ impl Refusals {
         Self { first_delay, max_delay, by_owner: Mutex::default() }
     }
 
-    /// Returns the wait before an attempt; `None` if it is due.
+    /// Returns the wait before an attempt for the owner `key`; `None` if the attempt is due.
     pub fn waiting(&self, key: &ObjectKey, attempt: &Attempt) -> Option<Waiting> {
         let refusals = self.lock();
         let refusal = refusals.get(key).filter(|refusal| !attempt.may_succeed_after(&refusal.attempt))?;
@@ -119,7 +120,8 @@ impl Refusals {
         }
     }
 
-    /// Records a refused attempt, with the state after it. The backoff restarts if it created some of the children.
+    /// Records a refused attempt, with the state after it. The backoff restarts if the attempt created some of the
+    /// children.
     pub fn refused(&self, key: &ObjectKey, attempt: Attempt, message: String) {
         let mut refusals = self.lock();
         let known = refusals.get(key).filter(|refusal| !attempt.has_progressed_since(&refusal.attempt));

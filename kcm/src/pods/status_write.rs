@@ -25,7 +25,7 @@ pub enum StatusWrite {
 /// Replaces the status of an object of kind `K`, and records the resulting version.
 ///
 /// # Errors
-/// When the API server refuses it for another reason than a conflict or that the object does not exist.
+/// When the write fails, except because of a conflict or because the object does not exist.
 pub async fn put_status<K: Kind>(
     writer: &Writer,
     consistency: &Consistency,
@@ -46,10 +46,10 @@ pub async fn put_status<K: Kind>(
     }
 }
 
-/// Ends a reconcile: requeues the key after `next`, even if it failed.
+/// Ends a reconcile: requeues the key after `next`, even if there is a `failure`.
 ///
-/// The backoff of a failed key grows to a quarter of an hour. Work that is due earlier, such as a delayed status, must
-/// not wait for it.
+/// The backoff of a failed key grows to 1,000 seconds. A write that is due earlier, such as a delayed status, must not
+/// wait for it.
 ///
 /// # Errors
 /// `failure`, if there is one.

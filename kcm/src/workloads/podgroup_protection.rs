@@ -88,7 +88,8 @@ fn group_of(pod: &Pod) -> Option<ObjectKey> {
     Some(ObjectKey { namespace: pod.meta.namespace.clone(), name: group })
 }
 
-/// Returns the groups of a pod that has finished, or was deleted, or was replaced by another one with its name.
+/// Returns the group of a pod that has finished, was deleted, or was replaced by another pod with its name; two groups
+/// if a finished pod replaced one of another group.
 fn released_groups(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     let finished = change.new.filter(|pod| pod.is_terminal());
     let is_deleted = |old: &&Arc<Pod>| change.new.is_none_or(|new| new.meta.uid != old.meta.uid);
@@ -103,8 +104,8 @@ fn released_groups(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
 /// The names of a namespace's groups that have unfinished pods.
 type UsedGroups = HashSet<Str>;
 
-/// Reads the groups with unfinished pods from the API server. Differs from upstream: a pod that the cache does not
-/// contain yet keeps its group, too.
+/// Returns uncached reads of the groups with unfinished pods, one list of pods per namespace. Differs from upstream: a
+/// pod that the cache does not contain yet blocks the deletion of its group, too.
 fn uncached_members(writer: Writer) -> SharedReads<UsedGroups> {
     SharedReads::new(move |namespace| {
         let writer = writer.clone();

@@ -1,6 +1,6 @@
 //! ttl-after-finished-controller: deletes finished Jobs whose TTL has expired.
 //!
-//! It watches Jobs, and deletes them in the foreground. Upstream: pkg/controller/ttlafterfinished.
+//! It watches Jobs, and deletes them with foreground propagation. Upstream: pkg/controller/ttlafterfinished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,8 +84,8 @@ enum Verdict {
 )]
 struct UnknownFinishTime(ObjectKey);
 
-/// Decides about a Job. A finish time in the future, from a clock that is ahead, is treated like any other. Upstream:
-/// pkg/controller/ttlafterfinished, processTTL.
+/// Returns the action for a Job. A finish time in the future, from a clock that is ahead, is treated like any other.
+/// Upstream: pkg/controller/ttlafterfinished, processTTL.
 fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     let (Some(ttl), Some(end), false) = (job.ttl, job.status.finished(), job.meta.is_deleting()) else {
         return Ok(Verdict::Keep);
@@ -93,7 +93,7 @@ fn decide(job: &Job, now: Timestamp) -> Result<Verdict, UnknownFinishTime> {
     if end.last_transition.is_zero() {
         return Err(UnknownFinishTime(job.meta.key()));
     }
-    // The API allows times up to a day after the largest `Timestamp`.
+    // The latest time of the API is about 26 hours after the largest `Timestamp`.
     let ended = Timestamp::from_second(end.last_transition.0).unwrap_or(Timestamp::MAX);
     let left = SignedDuration::from_secs(ttl.into()) - now.duration_since(ended);
     Ok(if left > SignedDuration::ZERO { Verdict::Wait(left) } else { Verdict::Delete })

@@ -55,8 +55,8 @@ fn strings(map: &Value) -> Vec<(String, String)> {
     entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Writes JSON as Go's encoding/json does: sorted keys, numbers as it prints a float64, and some characters escaped
-/// although JSON does not require that.
+/// Writes JSON as Go's encoding/json does: with sorted keys, with numbers in the format of a float64, and with some
+/// characters escaped although JSON does not require that.
 fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),

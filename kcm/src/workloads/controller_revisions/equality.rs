@@ -1,10 +1,10 @@
 //! Compares templates in the data of revisions semantically, although their bytes differ.
 //!
 //! Another version of the API server may write a new default into every template, or omit a zero value that was written
-//! before. Pods should not be replaced for either.
+//! before. Neither change may replace pods.
 //!
-//! Upstream: pkg/controller/statefulset, setMatchesLatestExistingRevision, which applies the defaults; here fields at
-//! their default are removed.
+//! Upstream: pkg/controller/statefulset, setMatchesLatestExistingRevision. Upstream applies the defaults to both
+//! templates; this module removes the fields that have their default values.
 
 use serde_json::{Map, Value, json};
 
@@ -23,7 +23,8 @@ pub fn are_semantically_equal(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Removes nulls and fields at their default, at any depth. `parent` is the name of the field that contains the object.
+/// Removes nulls, and fields that have their default values, at any depth. `parent` is the name of the field that
+/// contains the object.
 fn remove_defaults(object: &mut Map<String, Value>, parent: &str) {
     for (name, value) in object.iter_mut() {
         match value {

@@ -1,8 +1,9 @@
 //! The history of a workload's template as ControllerRevisions, shared by StatefulSets and DaemonSets.
 //!
-//! A revision's data is a patch that restores the template. Two managers agree on new templates only if they write the
-//! same bytes. So `data` writes them as Go's JSON encoder does, from the object's JSON on the API server. The object is
-//! read only if [`Memory`] does not contain its template. Upstream: pkg/controller/history.
+//! A revision's data is a patch that restores the template. After an upgrade or downgrade, this manager and upstream's
+//! find each other's revisions by the bytes of the patch. So `data` encodes the template as Go's JSON encoder does,
+//! from the JSON that the API server returns. The workload is read from the API server only if [`Memory`] does not
+//! contain its template. Upstream: pkg/controller/history.
 
 mod data;
 mod equality;
@@ -61,8 +62,8 @@ pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc
     sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
 }
 
-/// Returns the revisions beyond the history limit, oldest first; those in `live` do not count and are kept. A negative
-/// limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
+/// Returns the revisions beyond the history limit, oldest first. Revisions whose names are in `live` do not count and
+/// are kept. A negative limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
     let mut history: Vec<_> = sorted.iter().filter(|revision| !live.contains(&revision.meta.name)).cloned().collect();
@@ -77,7 +78,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Returns the name of the remembered revision of a workload's template.
+    /// Returns the name of the remembered revision of a workload's template; `None` if the workload had another
+    /// template when its revision was remembered.
     pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
         let known = lock(&self.known);
         known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())

@@ -24,7 +24,7 @@ use crate::pods::refusals::{Attempt, Refusals};
 pub struct History<'a> {
     /// The workload.
     pub owner: &'a Meta,
-    /// The reference that its revisions get.
+    /// The controller reference of its revisions.
     pub reference: &'a OwnerRef,
     /// All revisions; indexed by controller.
     pub revisions: &'a Arc<Store<ControllerRevision>>,
@@ -54,14 +54,14 @@ pub struct Draft {
     pub labels: Vec<(String, String)>,
     /// Its annotations.
     pub annotations: Vec<(String, String)>,
-    /// The patch.
+    /// The patch that restores the template.
     pub data: Vec<u8>,
-    /// Its place in the history.
+    /// Its number in the history.
     pub revision: i64,
 }
 
 impl Draft {
-    /// Creates a draft from the state on the API server, with one more label.
+    /// Creates a draft with the labels of the snapshot's template and one more label.
     pub fn new(snapshot: Snapshot, label: (&str, String), revision: i64) -> Self {
         let mut labels = snapshot.labels;
         labels.retain(|(key, _)| key != label.0);
@@ -90,10 +90,11 @@ impl History<'_> {
         self.consistency.wrote(&self.owner.key(), self.revisions, version);
     }
 
-    /// Returns the workload's revisions, oldest first. Orphans that match are adopted; `K` is the workload's kind.
+    /// Returns the workload's revisions, oldest first. Matching revisions without a controller are adopted; `K` is the
+    /// workload's kind.
     ///
     /// # Errors
-    /// When one could not be adopted or released.
+    /// When a revision could not be adopted or released.
     pub async fn claim<K: Kind>(
         &self,
         selector: &Selector,
@@ -128,7 +129,7 @@ impl History<'_> {
     /// Reads the workload from the API server, for a revision of its template.
     ///
     /// # Errors
-    /// When it no longer exists, or another one has its name.
+    /// When the read fails, or the workload no longer exists, even if another one has its name.
     pub async fn snapshot<K: Kind>(&self) -> Result<Snapshot, ReconcileError> {
         let key = self.owner.key();
         let object = self.writer.get_json(&K::RESOURCE, &key).await?;
@@ -157,7 +158,7 @@ impl History<'_> {
         }
     }
 
-    /// Creates a revision under the workload's name and a hash.
+    /// Creates a revision whose name is that of the workload followed by `hash`.
     ///
     /// # Errors
     /// When the API server refuses the creation, except because the name is taken.
@@ -262,7 +263,7 @@ impl History<'_> {
     /// Deletes a revision. Succeeds if it no longer exists, or another one has its name.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// When the API server refuses the deletion.
     pub async fn delete(&self, revision: &ControllerRevision) -> Result<(), WriteError> {
         match self.writer.delete(&ControllerRevision::RESOURCE, &revision.meta.key(), &revision.meta.uid).await {
             Err(error) if !error.is_object_deleted() => Err(error),

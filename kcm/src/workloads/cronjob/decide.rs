@@ -15,7 +15,8 @@ const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 /// Number of due runs above which the user gets a warning.
 const MAX_FEW_RUNS: i64 = 100;
 
-/// The approximate number of due runs since the last started one. With several, all but the last are missed.
+/// The approximate number of runs that were due since the last started run. If several were due, all except the last
+/// are missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedRuns {
     /// None or one is due.
@@ -38,12 +39,12 @@ pub struct ScheduleState {
     pub since: Timestamp,
     /// The last run that was due, if one was.
     pub last: Option<Timestamp>,
-    /// The number of runs that were due since then.
+    /// The number of runs that were due after `since`.
     pub missed: MissedRuns,
 }
 
-/// Parses a CronJob's schedule in its time zone, or in this process's. A schedule that contains a time zone is used
-/// unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
+/// Parses a CronJob's schedule in its time zone, or in this process's if it has none. A schedule that contains a time
+/// zone is used unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
 pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))
@@ -58,9 +59,9 @@ fn timestamp(time: Time) -> Timestamp {
     Timestamp::from_second(time.0).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Returns the last run that was due. After a long time the runs are not enumerated: the first two runs give the
-/// interval, and the search begins one to two intervals before `now`. Upstream: pkg/controller/cronjob,
-/// mostRecentScheduleTime.
+/// Returns the last run that was due. If several runs were due, they are not all enumerated: the first two runs give
+/// the interval, and the search begins one to two intervals before `now`. Without `with_deadline`, the deadline for a
+/// late start is ignored. Upstream: pkg/controller/cronjob, mostRecentScheduleTime.
 pub fn due(
     cron_job: &CronJob,
     schedule: &Schedule,

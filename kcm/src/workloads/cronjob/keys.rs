@@ -14,7 +14,7 @@ use super::decide::{schedule, until_next};
 use super::schedule::Schedule;
 use super::sync::CronJobs;
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the CronJobs that changes affect.
 pub fn subscribe(
     cron_jobs: &Arc<Store<CronJob>>,
     jobs: &Arc<Store<Job>>,
@@ -42,13 +42,13 @@ pub fn subscribe(
     jobs.subscribe(move |change| owners(change).into_iter().for_each(|key| queue.add(key)));
 }
 
-/// Returns the time after which a CronJob with a new schedule is reconciled: that of its next run. If there is none,
-/// the CronJob is reconciled now, which records an event.
+/// Returns the delay after which a CronJob with a new schedule is reconciled: the time until its next run. If the
+/// schedule has no next run, the CronJob is reconciled now, which records an event.
 pub fn reconcile_after(cron_job: &CronJob, schedule: &Schedule, now: Timestamp) -> Duration {
     until_next(cron_job, schedule, now).unwrap_or(Duration::ZERO)
 }
 
-/// Returns true if a CronJob got another schedule or time zone.
+/// Returns true if the schedule or the time zone of a CronJob changed.
 pub fn is_rescheduled(change: &Change<'_, CronJob>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return false };
     old.meta.uid == new.meta.uid && (&old.schedule, &old.time_zone) != (&new.schedule, &new.time_zone)

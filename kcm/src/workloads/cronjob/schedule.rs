@@ -1,8 +1,8 @@
 //! Cron schedules in upstream's syntax (robfig/cron v3, ParseStandard), and their next times.
 //!
 //! A schedule is compared with the local time of its zone. An hour that is skipped in spring has no runs, an hour that
-//! occurs twice in autumn has its runs twice. This is upstream's behaviour; the tests compare with a table of
-//! upstream's.
+//! occurs twice in autumn has its runs twice. This is upstream's behaviour; the tests compare with a table that
+//! upstream's library generated.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -26,7 +26,7 @@ pub enum ScheduleError {
     /// There are not five fields.
     #[error("expected exactly 5 fields, found {}: [{}]", .0.len(), .0.join(" "))]
     Fields(Vec<String>),
-    /// Something is not a number.
+    /// A value or a step is not a number.
     #[error("failed to parse int from {0}: not a whole number")]
     Number(String),
     /// A number is below zero.
@@ -152,7 +152,7 @@ impl Schedule {
         })))
     }
 
-    /// Returns the first due time after this one; `None` if there is none within five years.
+    /// Returns the first due time later than `after`; `None` if there is none within five years.
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let whole = Timestamp::from_second(after.as_second()).unwrap_or(after);
         match self {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_and_refused_as_upstream_does() {
+    fn texts_are_parsed_and_refused_as_in_upstream() {
         let mut seen = 0;
         for line in TABLE.lines().filter_map(|line| line.strip_prefix("parse\t")) {
             let (text, expected) = line.split_once('\t').expect("two parts");

@@ -205,9 +205,10 @@ impl CronJobs {
         })
     }
 
-    /// Creates the Job of a run that is due, unless it must not start or was just refused. A Job that exists, but is
-    /// missing in the status, is added to the active list, even if it has finished: a process ended between its
-    /// creation and the status write. The next reconcile records that it has finished.
+    /// Creates the Job of a run that is due, unless the run must not start or its Job was just refused. If the Job
+    /// exists already, but is missing in the status, it is added to the active list, even if it has finished: an
+    /// earlier process ended after it had created the Job and before it wrote the status. The next reconcile records
+    /// that the Job has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,
@@ -329,7 +330,7 @@ impl CronJobs {
             let job = self.writer.get(&Job::RESOURCE, &key).await.and_then(|response| Ok(response.meta()?));
             let job = job.inspect_err(|error| self.warn(cron_job, "FailedGet", format!("Get job: {error}")))?;
             if job.uid != active.uid {
-                // The run was deleted, and another object has its name.
+                // The run's Job was deleted, and another Job has its name.
                 status.active.retain(|known| known.uid != active.uid);
                 continue;
             }
@@ -361,8 +362,8 @@ impl CronJobs {
         true
     }
 
-    /// Creates the Job of a run and lists it. A Job with that name that this CronJob owns is listed too: it exists, but
-    /// is missing in the status.
+    /// Creates the Job of a run and adds it to the active list. If the CronJob already owns a Job with that name that
+    /// is missing in the list, adds that Job.
     async fn create(
         &self,
         cron_job: &CronJob,

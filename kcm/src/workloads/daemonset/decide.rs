@@ -1,4 +1,4 @@
-//! Policy: the pods to create and delete so that each node has the right ones, and the status.
+//! Policy: the pods to create and delete so that each node has the pods that it should have, and the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub fn manage(
     for place in places {
         let staying = place.pods.iter().filter(|pod| !pod.meta.is_deleting());
         match place.fit {
-            // The scheduler never binds these pods to a node, and no other controller deletes them.
+            // The node does not exist: the scheduler never binds these pods, and no other controller deletes them.
             None => plan.delete.extend(staying.filter(|pod| pod.node.is_empty()).cloned()),
             Some(Fit { runs: true, .. }) if place.pods.is_empty() => plan.create.push(place.node.clone()),
             Some(Fit { stays: true, .. }) => {
@@ -250,7 +250,7 @@ pub fn next_check(places: &[Place], min_ready_seconds: i32, now: Timestamp) -> O
 }
 
 /// Backoff of the failed pods of each node: a delay that doubles each time a failed pod is deleted, and restarts after
-/// a long time without one. Upstream: client-go/util/flowcontrol, Backoff.
+/// twice [`Backoff::MAX`] without such a deletion. Upstream: client-go/util/flowcontrol, Backoff.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     nodes: BTreeMap<Str, (Duration, Timestamp)>,

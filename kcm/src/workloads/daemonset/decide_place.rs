@@ -7,8 +7,8 @@ use kinds::placement::Placement;
 use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{Node, Pod, Str, Taint, Toleration};
 
-/// Tolerations of every daemon pod: a problem of its node is no reason to evict it. The last one is only for pods of
-/// the host network. Upstream: pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
+/// Tolerations of every daemon pod: a problem of the node must neither evict the pod nor prevent its creation. The last
+/// one is only for pods of the host network. Upstream: pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
 const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/not-ready", NO_EXECUTE),
     Toleration::of("node.kubernetes.io/unreachable", NO_EXECUTE),
@@ -39,8 +39,7 @@ impl Fit {
 }
 
 /// Returns the fitness of a node. Resources and ports do not count. With `compares_numbers`, tolerations may have the
-/// operators `Lt` and `Gt`.
-/// Upstream: pkg/controller/daemon, nodeShouldRunDaemonPod.
+/// operators `Lt` and `Gt`. Upstream: pkg/controller/daemon, nodeShouldRunDaemonPod.
 pub fn fit(placement: &Placement, node: &Node, compares_numbers: bool) -> Fit {
     fit_by(placement, node, |taint| is_tolerated(placement, taint, compares_numbers))
 }
@@ -85,7 +84,7 @@ impl Place {
 pub fn places(placement: &Placement, nodes: &[Arc<Node>], pods: &[Arc<Pod>], compares_numbers: bool) -> Vec<Place> {
     let mut at: HashMap<Str, usize> = HashMap::with_capacity(nodes.len());
     let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
-    // Many nodes have the same taints, and a DaemonSet may have 100,000 tolerations: each taint is compared once.
+    // Many nodes have equal taints, and a DaemonSet may have 100,000 tolerations: each distinct taint is compared once.
     let mut known: HashMap<(Str, Str, Str), bool> = HashMap::new();
     let mut is_tolerated = |taint: &Taint| {
         let key = (taint.key.clone(), taint.value.clone(), taint.effect.clone());

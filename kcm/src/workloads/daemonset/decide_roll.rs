@@ -22,8 +22,9 @@ pub struct Bounds {
     pub surge: usize,
 }
 
-/// Returns the bounds, or `None` when pods are not replaced by the controller. Both bounds round up; if both are zero,
-/// one node may be without an available pod. Upstream: pkg/controller/daemon, updatedDesiredNodeCounts.
+/// Returns the bounds, or `None` when the controller does not replace pods (strategy `OnDelete`). Both bounds round up;
+/// if both are zero, one node may be without an available pod. Upstream: pkg/controller/daemon,
+/// updatedDesiredNodeCounts.
 ///
 /// # Errors
 /// When a bound is neither a number nor a percentage.
@@ -60,7 +61,7 @@ impl<'a> Pair<'a> {
 /// nor missing pods. Upstream: pkg/controller/daemon, rollingUpdate.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
-    // A node that should have no pod does not count as unavailable without one.
+    // A node that should have no pod, and has none, does not count as unavailable.
     let relevant = places.iter().filter(|place| place.runs() || !place.pods.is_empty());
     if bounds.surge == 0 {
         replace(relevant, bounds, revision, available)

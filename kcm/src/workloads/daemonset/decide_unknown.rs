@@ -1,6 +1,7 @@
 //! Policy: the effect of Nodes that cannot be decoded.
 //!
-//! Only what depends on such a node waits: its pods stay, and it may be a node that lacks a pod.
+//! Pods on such a node are not deleted, and a rolling update counts the node as one that should have a pod. The pods of
+//! all other nodes are created, deleted and replaced as usual.
 
 use std::collections::HashSet;
 
@@ -21,7 +22,8 @@ impl UnknownNodes {
         Self(undecodable.into_iter().map(|key| key.name).collect())
     }
 
-    /// Removes the deletions of pods on these nodes from a plan, with their events. Returns their number.
+    /// Removes the deletions of pods on these nodes from a plan, with their events. Returns the number of pods that are
+    /// kept.
     pub fn keep_pods(&self, plan: &mut Plan) -> usize {
         let planned = plan.delete.len();
         plan.delete.retain(|pod| !pod.target_node().is_some_and(|node| self.0.contains(node)));
@@ -29,8 +31,8 @@ impl UnknownNodes {
         planned - plan.delete.len()
     }
 
-    /// Returns the bounds of a rolling update in which each of these nodes should have a pod. If it has none, it counts
-    /// as unavailable.
+    /// Returns the bounds of a rolling update in which each of these nodes should have a pod. A node without a pod
+    /// counts as unavailable.
     pub fn limit(&self, bounds: Bounds, places: &[Place]) -> Bounds {
         let known = || places.iter().filter(|place| self.0.contains(&place.node));
         let running = known().filter(|place| place.runs()).count();

@@ -11,10 +11,10 @@ use super::decide_place::{Fit, fit};
 use super::state::DaemonSets;
 use crate::pods::keys::owners_of_pod;
 
-/// All DaemonSets, for changes of nodes.
+/// The index of all DaemonSets. A change of a node is compared with each of them.
 pub const ALL: Index<DaemonSet> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
-/// All nodes, for a reconcile.
+/// The index of all nodes. Each reconcile reads them.
 pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(index_key(())) };
 
 /// Enqueues the DaemonSets that changes affect.
@@ -83,14 +83,14 @@ pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }
 }
 
-/// Returns true if nothing changed that a DaemonSet depends on, as in a kubelet's periodic reports.
+/// Returns true if a node changed in no field that affects DaemonSets, as in a kubelet's periodic reports.
 pub fn has_same_fitness(change: &Change<'_, Node>) -> bool {
     matches!((change.old, change.new), (Some(old), Some(new))
         if old.meta.labels == new.meta.labels && old.taints == new.taints)
 }
 
-/// Returns true if a change of a node may change whether it runs the DaemonSet's pod. A placement with very many
-/// tolerations or affinity terms is compared only in the reconcile: here the comparison would delay the events of all
+/// Returns true if a change of a node may change whether the DaemonSet's pod should run or may stay there. Always true
+/// for a placement with very many tolerations or affinity terms: to compare it here would delay the events of all
 /// nodes.
 pub fn affects_fitness(set: &DaemonSet, change: &Change<'_, Node>, compares_numbers: bool) -> bool {
     let Some(placement) = &set.placement else { return false };

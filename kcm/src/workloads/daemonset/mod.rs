@@ -2,8 +2,8 @@
 //!
 //! It watches DaemonSets, their revisions and pods, and nodes; it creates and deletes pods, keeps revisions for
 //! rollbacks, and writes DaemonSet statuses. The policy is pure: `decide_place` assigns pods to nodes, `decide` plans
-//! what each node needs, `decide_roll` replaces old pods, `decide_revision` finds the current revision. Upstream:
-//! pkg/controller/daemon.
+//! creations and deletions on each node, `decide_roll` replaces old pods, `decide_revision` finds the current revision,
+//! `decide_unknown` limits the plans while Nodes cannot be decoded. Upstream: pkg/controller/daemon.
 
 mod decide;
 mod decide_place;

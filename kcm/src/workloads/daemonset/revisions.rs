@@ -33,9 +33,9 @@ impl TemplateRevisions {
     }
 }
 
-/// Reason to end a sync before it changes pods.
+/// Reason to end a sync before it creates or deletes pods.
 pub enum Stop {
-    /// An object has changed since it was read. That change requeues the key.
+    /// An object has changed since it was read, or this sync has changed it: the key is requeued with backoff.
     Outdated,
     /// The creation of a revision was refused, and may be repeated after this time.
     Refused(Duration),
@@ -124,8 +124,8 @@ impl DaemonSets {
         }
     }
 
-    /// Counts a collision of a revision's name with that of another template's revision, so that the next attempt has
-    /// another hash.
+    /// Increments the collision count in the status, because the name of the new revision belongs to a revision of
+    /// another template. The next attempt then has another hash.
     async fn count_collision(&self, work: &Work<'_>) -> Result<Stop, Stop> {
         let resource = &DaemonSet::RESOURCE;
         let known = work.set.status.collision_count;
@@ -145,8 +145,9 @@ impl DaemonSets {
         Ok(Stop::Outdated)
     }
 
-    /// Merges revisions of the same template: labels all pods with the current one, and deletes the others. Otherwise
-    /// pods of the others would be replaced. Upstream: pkg/controller/daemon, dedupCurHistories.
+    /// Merges revisions of the same template: labels all pods with the hash of the current revision, and deletes the
+    /// duplicates. Without the labels, pods of the duplicates would be replaced. Upstream: pkg/controller/daemon,
+    /// dedupCurHistories.
     async fn merge_duplicates(
         &self,
         work: &Work<'_>,
@@ -174,7 +175,7 @@ impl DaemonSets {
         for duplicate in duplicates {
             history.delete(duplicate).await?;
         }
-        // The pods have changed: the next reconcile decides on them.
+        // The labels of the pods have changed: the next reconcile makes the decisions.
         Err(Stop::Outdated)
     }
 }

@@ -28,10 +28,10 @@ pub struct DaemonSets {
     pub clock: Clock,
     /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
     pub compares_numbers: bool,
-    /// The revision of each template.
+    /// The revision of each DaemonSet's template.
     pub memory: Arc<Memory>,
     pub debouncer: StatusDebouncer,
-    /// Backoffs of failed pods by DaemonSet. They restart when its UID or observed generation changes.
+    /// Backoffs of failed pods by DaemonSet. They restart when the DaemonSet's UID or observed generation changes.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,
     pub handover: Handover,
     pub refusals: Refusals,
@@ -39,14 +39,14 @@ pub struct DaemonSets {
     pub revision_refusals: Refusals,
 }
 
-/// The DaemonSet of one reconcile.
+/// The DaemonSet of one reconcile, with the state that the reconcile has read.
 pub struct Work<'a> {
     pub key: &'a ObjectKey,
     pub set: &'a DaemonSet,
     pub placement: &'a Placement,
     /// Number of pods that the DaemonSet owns, in any state.
     pub owned: usize,
-    /// Its pods.
+    /// The DaemonSet's pods after adoption and release.
     pub pods: Vec<Arc<Pod>>,
     /// Nodes whose newest states cannot be decoded. Set when the nodes are read, after the pods.
     pub unknown_nodes: UnknownNodes,

@@ -397,14 +397,14 @@ impl DaemonSets {
     }
 }
 
-/// Delay after which a rolling update that is limited by an undecodable Node is reconciled again: the Node may have
-/// become decodable without a change that matters otherwise.
+/// Delay after which a rolling update that is limited by an undecodable Node is reconciled again: a change that makes
+/// the Node decodable requeues the DaemonSet only if it also changes the Node's fitness.
 const UNKNOWN_NODES_RECHECK: Duration = Duration::from_secs(60);
 
 /// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.
 const DEFAULT_HISTORY_LIMIT: i32 = 10;
 
-/// The state of the status at the end of a reconcile.
+/// The result of reporting the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StatusReport {
     /// The status is up to date.

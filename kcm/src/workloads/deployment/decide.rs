@@ -61,7 +61,7 @@ pub enum Step {
     Unsupported(String),
 }
 
-/// Returns the next step of a rollout, one at a time. `old_pods` returns true if pods of the old sets still run, see
+/// Returns the next step of a rollout. `old_pods` returns true if pods of the old sets still run, see
 /// [`old_pods_running`]; it is called only if the strategy is `Recreate`. Upstream: pkg/controller/deployment,
 /// rolloutRolling and rolloutRecreate.
 pub fn next_step(deployment: &Deployment, sets: &Sets, old_pods: impl FnOnce() -> bool) -> Step {
@@ -102,8 +102,8 @@ pub fn surplus_history(deployment: &Deployment, sets: &Sets) -> Vec<Arc<ReplicaS
     let limit = deployment.revision_history_limit.filter(|limit| *limit != i32::MAX);
     let Some(limit) = limit.filter(|_| rollback_requested(deployment).is_none()) else { return Vec::new() };
     let mut kept: Vec<_> = sets.old.iter().filter(|set| !set.meta.is_deleting()).cloned().collect();
-    // A set whose revision is not a number keeps its place in the order by age, and no other set moves past it. The sort
-    // is stable: sets of the same revision stay ordered by age.
+    // A set whose revision is not a number keeps its place in the order by age, and no other set moves past it. The
+    // sort is stable: sets of the same revision stay ordered by age.
     for of_revisions in kept.chunk_by_mut(|a, b| revision(a).is_some() && revision(b).is_some()) {
         of_revisions.sort_by_key(|set| revision(set));
     }

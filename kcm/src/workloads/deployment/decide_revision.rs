@@ -37,7 +37,7 @@ fn revisions(sets: &Sets) -> impl Iterator<Item = i64> {
     sets.all().filter_map(|set| revision(set))
 }
 
-/// Returns the revision that the new set should have at least: one more than any old set's. Upstream:
+/// Returns the lowest revision that the new set may have: one more than the highest of the old sets. Upstream:
 /// pkg/controller/deployment, getNewReplicaSet.
 pub fn next_revision(sets: &Sets) -> i64 {
     sets.old.iter().filter_map(|set| revision(set)).fold(0, i64::max).saturating_add(1)
@@ -68,8 +68,8 @@ pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<S
 }
 
 /// Returns the annotations to change on an existing new set: those of the Deployment are copied, the revision is
-/// raised, and the previous one is kept in the history. Nothing changes if the set's revision is not a number.
-/// Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// raised to `next_revision`, and the set's previous revision is appended to its history. Nothing changes if the set's
+/// revision is not a number. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revision: i64) -> AnnotationEdits {
     let mut edits = AnnotationEdits::new();
     let text = new.annotation(REVISION).unwrap_or_default();
@@ -153,7 +153,7 @@ pub fn rollback_requested(deployment: &Deployment) -> Option<i64> {
 pub struct Rollback {
     /// The template to roll back to; `None` keeps the current one.
     pub template: Option<Template>,
-    /// Annotations to change; the request is always among them.
+    /// Annotations to change; the request is always removed.
     pub annotations: AnnotationEdits,
     /// The event to record once the update was accepted.
     pub notice: Notice,

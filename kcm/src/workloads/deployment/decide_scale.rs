@@ -92,8 +92,8 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// Returns a number of pods from an annotation; `None` when it is missing, signed or out of range. Upstream:
-/// pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
+/// Returns a number of pods from an annotation; `None` when it is missing, contains other characters than digits, or is
+/// out of range. Upstream: pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
@@ -201,8 +201,8 @@ pub fn is_saturated(deployment: &Deployment, set: &ReplicaSet) -> bool {
         && set.status.available_replicas == deployment.replicas
 }
 
-/// Returns the scales of the sets of a Deployment that is paused or was scaled. Beside a saturated new set the old ones
-/// are emptied, newest first. Upstream: pkg/controller/deployment, scale.
+/// Returns the scales of the sets of a Deployment that is paused or was scaled. If the new set is saturated, the old
+/// sets are scaled to 0, newest first. Upstream: pkg/controller/deployment, scale.
 ///
 /// Differs from upstream: a set with the right scale but wrong annotations is corrected, even with a strategy that does
 /// not scale in proportion. Otherwise each sync would count as a scaling event, and no rollout would happen.

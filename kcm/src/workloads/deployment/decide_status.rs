@@ -24,9 +24,9 @@ pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Reason: all pods are those of the newest set, and available.
 pub const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
-/// Reason: pods were added or removed since the last sync.
+/// Reason: the rollout has progressed since the last status (see [`is_progress`]).
 pub const SET_UPDATED: &str = "ReplicaSetUpdated";
-/// Reason: nothing happened for longer than the deadline.
+/// Reason: the rollout has not progressed for longer than the deadline.
 pub const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 /// Reason: the new set was created.
 pub const CREATED: &str = "NewReplicaSetCreated";
@@ -210,7 +210,7 @@ pub fn status(
 /// and tools wait for them (kubectl rollout status).
 pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Duration {
     let was = &deployment.status;
-    let news_of = |status: &DeploymentStatus| {
+    let urgent_fields = |status: &DeploymentStatus| {
         let mut conditions = status.conditions.clone();
         for condition in &mut conditions {
             // The time of the last progress is not compared: it is written together with the counts.
@@ -225,10 +225,10 @@ pub fn write_delay(deployment: &Deployment, status: &DeploymentStatus) -> Durati
         conditions.sort_by(|a, b| a.kind.cmp(&b.kind));
         (status.observed_generation, status.collision_count, conditions)
     };
-    let is_news = news_of(status) != news_of(was) || is_complete(deployment, status);
+    let is_urgent = urgent_fields(status) != urgent_fields(was) || is_complete(deployment, status);
     // The number of terminating pods varies during a rollout; it is zero at its end.
     let still_terminates = status.differs_only_in_terminating(was) && status.terminating_replicas.unwrap_or(0) > 0;
-    if status == was || is_news && !still_terminates { Duration::ZERO } else { CHANGING_COUNTS }
+    if status == was || is_urgent && !still_terminates { Duration::ZERO } else { CHANGING_COUNTS }
 }
 
 fn judge_progress(

@@ -10,7 +10,7 @@ use runtime::consistency::Consistency;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the Deployments that changes affect.
 pub fn subscribe(
     deployments: &Arc<Store<Deployment>>,
     sets: &Arc<Store<ReplicaSet>>,
@@ -65,8 +65,8 @@ pub fn only_status_of_deployment(change: &Change<'_, Deployment>) -> bool {
         if old.meta.generation == new.meta.generation && !old.meta.differs(&new.meta) && old.annotations == new.annotations)
 }
 
-/// Returns a pod that stopped running. Upstream waits until it is deleted, although a finished pod does not block a
-/// rollout. Upstream: pkg/controller/deployment, deletePod.
+/// Returns a pod that finished or was deleted. Upstream requeues the Deployment only when the pod is deleted, although
+/// a finished pod does not block a rollout. Upstream: pkg/controller/deployment, deletePod.
 pub fn stopped<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     deleted(change)
         .or_else(|| change.old.filter(|old| !old.is_terminal() && change.new.is_some_and(|new| new.is_terminal())))

@@ -52,7 +52,7 @@ pub struct Deployments {
 
 /// The reason why a reconcile ends early.
 enum Stop {
-    /// An object has changed since it was read. That change requeues the key.
+    /// An object has changed since it was read: the key is requeued with backoff.
     Outdated,
     /// The new ReplicaSet cannot be created: the namespace is being deleted.
     NamespaceTerminating,
@@ -197,7 +197,7 @@ impl Deployments {
         }
     }
 
-    /// Acts in a sync mode. Returns the status at its end, or `None` if the next reconcile writes it.
+    /// Acts in a sync mode. Returns the status to write, or `None` if the next reconcile writes the status.
     async fn act(&self, work: &mut Work<'_>, mode: SyncMode) -> Result<Option<DeploymentStatus>, Stop> {
         match mode {
             SyncMode::Refuse => {
@@ -231,7 +231,7 @@ impl Deployments {
         Ok(Some(self.status(work, mode == SyncMode::Rollout)))
     }
 
-    /// Records a pause, and updates the new set from the Deployment, if it exists.
+    /// Records a pause or resume in the status. Updates annotations and `minReadySeconds` of the new set, if it exists.
     async fn keep_new_set(&self, work: &mut Work<'_>) -> Result<(), Stop> {
         note_pause(work.deployment, &mut work.noted, work.now);
         let Some(new) = work.sets.new.clone() else { return Ok(()) };
@@ -333,7 +333,7 @@ impl Deployments {
     }
 
     /// Reads an old set and the Deployment again if their templates may be equal, but were written by different
-    /// versions of the API server. Returns true if the old set is the new one.
+    /// versions of the API server. Returns true if they are equal: then the old set becomes the new one.
     async fn use_possible_match(&self, work: &mut Work<'_>) -> Result<bool, Stop> {
         let Some(candidate) = possible_match(work.deployment, &work.sets) else { return Ok(false) };
         let set = self.writer.get(&ReplicaSet::RESOURCE, &candidate.meta.key()).await?;
@@ -443,8 +443,8 @@ fn no_template() -> Stop {
     Stop::Failed(ReconcileError::new("spec.template is missing; a write would remove it from the object"))
 }
 
-/// ReplicaSets of a Deployment in the cache, and those without a controller in its namespace. An empty selector selects
-/// none.
+/// Returns the cached ReplicaSets that a Deployment owns, and those without a controller in its namespace; none if the
+/// selector is empty.
 fn candidates(deployment: &Deployment, sets: &Store<ReplicaSet>) -> Vec<Arc<ReplicaSet>> {
     if deployment.selector.is_everything() {
         return Vec::new();

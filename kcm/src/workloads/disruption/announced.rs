@@ -1,5 +1,5 @@
-//! Withdraws announcements of disruptions that did not happen: the condition `DisruptionTarget` of a pod that still
-//! runs.
+//! Withdraws announced disruptions that did not happen: sets the condition `DisruptionTarget` of a pod to false if the
+//! pod still runs two minutes later.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::pods::status_delay::MINOR_CHANGE;
 /// Longest time from a granted eviction to the pod's deletion. Upstream: pkg/controller/disruption, DeletionTimeout.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Labels that a pod must have for a selector to match it.
+/// Returns the labels that a pod must have for a selector to match it.
 pub fn required_labels(selector: &Selector) -> Vec<(Str, Str)> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let labels = requirements.iter().filter_map(Requirement::only_label);
@@ -37,7 +37,7 @@ pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 }
 
 /// Returns the budget's bounds, for this number of pods or, if [`needs_scale`], for this scale of their owners.
-/// Percentages round up in both directions. Upstream: pkg/controller/disruption, getExpectedPodCount.
+/// Percentages of both kinds round up. Upstream: pkg/controller/disruption, getExpectedPodCount.
 ///
 /// # Errors
 /// When a text is not a percentage.
@@ -61,7 +61,7 @@ pub struct GrantedEvictions {
     pub pending: Vec<(Str, Time)>,
     /// Pods that should have been deleted, but still exist.
     pub overdue: Vec<Arc<Pod>>,
-    /// Time until the next one is overdue.
+    /// Time until the next pending eviction is overdue.
     pub recheck: Option<Duration>,
 }
 
@@ -94,7 +94,7 @@ pub fn disrupted(noted: &[(Str, Time)], pods: &[Arc<Pod>], now: Timestamp) -> Gr
     disrupted
 }
 
-/// Returns the number of ready pods that are neither being deleted nor evicted.
+/// Returns the number of ready pods that are not being deleted and have no pending eviction.
 pub fn healthy(pods: &[Arc<Pod>], pending: &[(Str, Time)]) -> i32 {
     let pending: HashSet<&Str> = pending.iter().map(|(name, _)| name).collect();
     let stays = |pod: &Pod| !pod.meta.is_deleting() && !pending.contains(&pod.meta.name);

@@ -1,4 +1,4 @@
-//! Maps changes to budgets and announcements.
+//! Maps changes to budgets, and to pods with an announced disruption (condition `DisruptionTarget`).
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use runtime::events::{EventType, Recorder, about};
 use runtime::queue::Queue;
 use runtime::store::{Change, Store, by_namespace, index_key};
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the budgets that changes affect, and the pods with an announced disruption.
 pub fn subscribe(
     budgets: &Arc<Store<PodDisruptionBudget>>,
     pods: &Arc<Store<Pod>>,
@@ -44,8 +44,8 @@ pub fn subscribe(
     });
 }
 
-/// Returns the key of a budget that changed. A deleted one is reconciled too, so that its state is forgotten before
-/// another one with its name is created.
+/// Returns the key of a budget that changed. A deleted budget is reconciled too, so that the controller's state for it
+/// is removed before another budget with its name is created.
 pub fn budget_key(change: &Change<'_, PodDisruptionBudget>) -> Option<ObjectKey> {
     Some(change.new.or(change.old)?.meta.key())
 }
@@ -69,7 +69,7 @@ pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
 /// The urgency of a new count of a budget's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
-    /// Fewer pods may be disrupted: until it is written, the old number allows too many evictions.
+    /// Fewer pods may be disrupted: until the new number is written, the old one allows too many evictions.
     Immediate,
     /// The number of pods that may be disrupted increases or does not change.
     Coalesced,
@@ -77,9 +77,9 @@ pub enum Urgency {
 
 /// Number of budgets up to which a change of a pod that all of them select may be urgent.
 ///
-/// The eviction API refuses to evict a pod that several budgets select. So the change matters only to evictions of other
-/// pods of these budgets, but each budget has to count all of its pods again: a thousand budgets over the same pods would
-/// count without a pause while these are rolled out. Upstream counts for one of the budgets.
+/// The eviction API refuses to evict a pod that several budgets select. So the change matters only to evictions of
+/// other pods of these budgets, but each budget has to count all of its pods again: a thousand budgets of the same pods
+/// would be counted without a pause during a rollout of the pods. Upstream counts for one of the budgets.
 const MANY_BUDGETS: usize = 10;
 
 /// Returns the budgets of a namespace whose pods have to be counted again after a change of a pod.

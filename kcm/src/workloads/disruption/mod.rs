@@ -1,7 +1,8 @@
 //! disruption-controller: writes for each PodDisruptionBudget the number of its pods that may be evicted now.
 //!
 //! The eviction API reads the number from the budget's status and decrements it; this controller recounts when pods
-//! change. It also withdraws announcements of disruptions that did not happen. Upstream: pkg/controller/disruption.
+//! change. It also withdraws announced disruptions: it sets the condition `DisruptionTarget` to false on pods that were
+//! not evicted. Upstream: pkg/controller/disruption.
 
 mod announced;
 mod decide;

@@ -165,7 +165,7 @@ pub fn sets_scaled_to_zero(autoscaler: &HorizontalPodAutoscaler, current: i32, t
     is_allowed && current > 0 && to == 0
 }
 
-/// Sets the condition `ScaledToZero` after the target was scaled; removes it without the gate.
+/// Sets the condition `ScaledToZero`, with the status `zero`; without the gate, removes it.
 pub fn set_scaled_to_zero(draft: &mut Draft, zero: bool, gates: Gates) {
     match (gates.scale_to_zero, zero) {
         (false, _) => draft.remove(SCALED_TO_ZERO),
@@ -363,7 +363,8 @@ pub fn combine(proposals: Vec<Result<Proposal, Failure>>, current: i32, draft: &
     CombinedProposal { wanted: known, statuses, error, spec }
 }
 
-/// Returns the number of pods that the target gets if metrics propose `wanted`, and the reason. Sets conditions.
+/// Returns the number of pods that the target gets if metrics propose `wanted`, and the reason for the event. Sets the
+/// conditions `AbleToScale` and `ScalingLimited`.
 pub fn settle(
     autoscaler: &HorizontalPodAutoscaler,
     memory: &mut Memory,
@@ -383,7 +384,7 @@ pub fn settle(
     let PacedReplicas { mut replicas, able_text, is_limited, limit_text } = paced;
     draft.set(ABLE_TO_SCALE, true, able_text.0, able_text.1);
     draft.set(SCALING_LIMITED, is_limited, limit_text.0, limit_text.1);
-    // The controller scaled to zero while the spec allowed that. It no longer does.
+    // The controller scaled to zero while the spec allowed zero, and the spec no longer allows it.
     if current == 0 && range.min != 0 && has_scaled_to_zero(autoscaler, gates) && replicas < range.min {
         replicas = range.min;
         if reason.is_empty() {

@@ -21,8 +21,8 @@ use super::replicas::{self, Goal, Measurement, StartupPeriods, Tolerances};
 
 type Response = Result<Arc<Value>, String>;
 
-/// Responses of the metrics APIs. Equal requests at about the same time share one: several metrics of one autoscaler,
-/// and autoscalers that read the same metric.
+/// Responses of the metrics APIs. Equal requests at about the same time share one response: those for several metrics
+/// of one autoscaler, and those of several autoscalers for the same metric.
 pub struct MetricResponses {
     writer: Writer,
     fresh: Duration,

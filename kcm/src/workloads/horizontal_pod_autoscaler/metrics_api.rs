@@ -133,7 +133,7 @@ pub fn resource_samples(response: &Value, resource: &str, container: &str) -> Re
     Ok(items(response).iter().filter_map(sample).collect())
 }
 
-/// Returns a metric of pods.
+/// Returns the samples of a metric of pods.
 ///
 /// # Errors
 /// When the response has no items.
@@ -150,10 +150,10 @@ pub fn pod_samples(response: &Value) -> Result<Samples, String> {
     Ok(items(response).iter().filter_map(sample).collect())
 }
 
-/// Returns a metric of one object.
+/// Returns the value of a metric of one object, in thousandths.
 ///
 /// # Errors
-/// When the response does not have exactly one item.
+/// When the response does not have exactly one item, or its value is not a quantity.
 pub fn object_value(response: &Value) -> Result<i64, String> {
     match items(response) {
         [item] => amount(&item["value"]).ok_or_else(|| format!("value {} is not a quantity", item["value"])),
@@ -163,10 +163,10 @@ pub fn object_value(response: &Value) -> Result<i64, String> {
     }
 }
 
-/// Returns the values of an external metric.
+/// Returns the values of an external metric, in thousandths.
 ///
 /// # Errors
-/// When the response has no items.
+/// When the response has no items, or a value is not a quantity.
 pub fn external_values(response: &Value) -> Result<Vec<i64>, String> {
     if items(response).is_empty() {
         return Err("no metrics returned from external metrics API".to_owned());

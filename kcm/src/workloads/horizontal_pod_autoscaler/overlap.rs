@@ -34,8 +34,8 @@ fn required_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterat
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
 }
 
-/// Returns false if a selector requires a label that none of the pods has. `labels` are the index values of the labels of
-/// all pods.
+/// Returns false if a selector requires a label that none of the pods has. `labels` are the index values of the labels
+/// of all pods.
 fn may_select(namespace: &str, selector: &Selector, labels: &HashSet<u64>) -> bool {
     let Selector::All(requirements) = selector else { return false };
     required_labels(namespace, requirements).all(|label| labels.contains(&label))
@@ -80,10 +80,10 @@ impl Overlaps {
 
     /// Returns the first `max` autoscalers of a namespace that select some of these pods.
     ///
-    /// Autoscalers are compared in the order of their names, each with the pods until one matches: a tenant may have
-    /// thousands of autoscalers for the same thousands of pods.
+    /// Autoscalers are compared in the order of their names, each with the pods' distinct labels until one pod matches:
+    /// a tenant may have thousands of autoscalers for the same thousands of pods.
     pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], max: usize) -> Vec<ObjectKey> {
-        // Pods of one template share their labels.
+        // Pods with equal labels share one interned list, so that the lists' addresses differ for distinct labels only.
         let mut seen = HashSet::new();
         let labels = pods.iter().map(|pod| &pod.meta.labels);
         let distinct: Vec<_> = labels.filter(|labels| seen.insert(Arc::as_ptr(labels).cast::<()>())).collect();

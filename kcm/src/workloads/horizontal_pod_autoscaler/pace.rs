@@ -202,7 +202,7 @@ fn changed(events: &[(i32, Duration)], period: i32, now: Duration) -> i32 {
     recent.fold(0, |sum, (change, _)| sum.saturating_add(*change))
 }
 
-/// Returns the limits without a `behavior`: a target may double, or grow to four pods.
+/// Limits the number without a `behavior`: a target may double, or grow to four pods.
 fn default_limits(wanted: i32, Range { min, max, current }: Range) -> (i32, ConditionText) {
     let limit = current.saturating_mul(2).max(4);
     let (ceiling, why) = if max > limit { (limit, UP_LIMIT) } else { (max, TOO_MANY) };

@@ -65,7 +65,7 @@ fn pod_request(parts: &[PartRequests], resource: &str) -> Option<i64> {
     }
 }
 
-/// Returns the maximum amount that containers use at the same time. Sidecars run alongside all later containers.
+/// Returns the maximum amount that containers request at the same time. Sidecars run alongside all later containers.
 fn container_requests(parts: &[PartRequests], resource: &str) -> Option<i64> {
     let mut known = false;
     let (mut containers, mut sidecars, mut starting) = (0i64, 0i64, 0i64);

@@ -15,7 +15,7 @@ use crate::workloads::daemonset::decide_roll::{bounds, roll};
 enum Step {
     /// The controller reconciles.
     Reconcile,
-    /// A pod of a node becomes ready, or not.
+    /// The pods of a node become ready, or unready.
     Report(usize, bool),
     /// A pod of a node fails.
     Fail(usize),
@@ -150,7 +150,7 @@ proptest! {
         for step in steps {
             model.step(step)?;
         }
-        // From here on all pods become ready and are deleted.
+        // From here on all pods become ready, and all deletions finish.
         for _ in 0..60 {
             if model.reconcile()? && model.pods.values().all(|(_, pod)| pod.ready && !pod.meta.is_deleting()) {
                 break;

@@ -39,7 +39,7 @@ fn response() -> Vec<u8> {
     envelope::wrap(&DaemonSet::RESOURCE, &object)
 }
 
-/// A DaemonSet of this leadership term.
+/// A DaemonSet that was created in this leadership term.
 pub(super) fn agent(version: u64) -> DaemonSet {
     let mut set = set(rolling(1, 0));
     set.meta.version = version;
@@ -122,7 +122,7 @@ impl Bench {
         self.reconciler.reconcile(&key()).await
     }
 
-    /// Returns the objects in the paths of a method's requests.
+    /// Returns the last parts of the paths of a method's requests.
     pub(super) fn sent(&self, method: &str) -> Vec<String> {
         let requests = self.requests.lock().expect("the requests");
         requests.iter().filter(|(sent, _)| sent == method).map(|(_, name)| name.clone()).collect()

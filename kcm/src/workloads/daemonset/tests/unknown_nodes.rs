@@ -1,4 +1,4 @@
-//! Nodes that cannot be decoded delay only what depends on them.
+//! Nodes that cannot be decoded: their pods are kept, and rolling updates count them.
 
 use kinds::meta::ObjectKey;
 use runtime::stale;
@@ -70,9 +70,9 @@ async fn unscheduled_pod_of_a_node_that_was_never_decoded_stays() {
 async fn rolling_update_continues_within_a_budget_that_counts_undecodable_nodes_without_a_pod() {
     for (max_unavailable, undecodable, deleted) in [
         (1, &[][..], 1),
-        // Its pod is available, whatever the state of the node is.
+        // The pod of node-3 is available, whatever the state of the node is.
         (1, &["node-3"], 1),
-        // The node may be one that should have a pod.
+        // node-4 may be a node that should have a pod.
         (1, &["node-4"], 0),
         (2, &["node-4"], 1),
     ] {

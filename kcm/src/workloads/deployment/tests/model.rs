@@ -23,7 +23,7 @@ pub enum ClusterEvent {
     Ready(usize, i32),
     /// Pods of a set are no longer available, and it reports that.
     Unready(usize, i32),
-    /// The user does something.
+    /// An action of the user.
     User(UserAction),
 }
 
@@ -40,7 +40,7 @@ pub enum UserAction {
     Pause(bool),
     /// Rolls back to a revision.
     RollBack(i64),
-    /// Changes a set's annotation about the scale, as another client does.
+    /// Changes a set's annotation about the scale, as another client may.
     EditScaleAnnotation(usize, i32),
 }
 

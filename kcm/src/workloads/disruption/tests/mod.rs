@@ -265,7 +265,7 @@ fn only_relevant_pod_changes_requeue_budgets() {
     }
 }
 
-/// The eviction API grants evictions by the status, so that a lost pod must not wait.
+/// The eviction API reads the status: the loss of a pod must lower the number there immediately.
 #[test]
 fn change_that_may_lower_the_allowed_disruptions_is_counted_immediately() {
     let interner = Interner::default();

@@ -134,7 +134,7 @@ impl Caches {
         self
     }
 
-    /// Adds this number of pods of a controller, and of ready ones among them.
+    /// Adds `count` pods of a controller, of which `ready` are ready.
     fn with_pods(mut self, owner: Option<&OwnerRef>, count: usize, ready: usize) -> Self {
         let first = self.pods.len();
         self.pods.extend((0..count).map(|at| member(&format!("pod-{}", first + at), owner, at < ready)));
