@@ -33,13 +33,13 @@ impl Backoff {
         }
     }
 
-    /// Returns the remaining delay.
+    /// Returns the remaining delay before failed pods are replaced.
     pub fn remaining(self, now: Timestamp) -> SignedDuration {
         self.last.map_or(SignedDuration::ZERO, |last| remaining(self.failures, last, now))
     }
 }
 
-/// Returns the remaining delay of an index, given its last failed pod. Upstream: pkg/controller/job,
+/// Returns the remaining delay before the last failed pod of an index is replaced. Upstream: pkg/controller/job,
 /// getRemainingTimePerIndex.
 pub fn remaining_of_index(last_failed: &Pod, now: Timestamp) -> SignedDuration {
     remaining(index_failures(last_failed).saturating_add(1), finished_at(last_failed), now)

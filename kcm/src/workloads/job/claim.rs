@@ -1,6 +1,6 @@
-//! Claims the pods of a Job: adopts pods with the tracking finalizer, releases pods without it.
+//! Claims the pods of a Job. An adoption also adds the tracking finalizer, and a release removes it.
 //!
-//! A pod without the finalizer would never be counted, and one that keeps it after its release could never be deleted.
+//! An adopted pod without the finalizer would never be counted, and a released pod with it could never be deleted.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> 
             Claim::Ignore => {}
             Claim::Release => match patch(writer, &pod, releasing(job, &pod)).await {
                 Ok(version) => claimed.written.extend(version),
-                // `Invalid` means that the pod no longer has such a reference, or was replaced by another object.
+                // `Invalid` means that the pod no longer refers to the Job, or was replaced by another pod.
                 Err(error) if error.is_not_found() || error.is_invalid() => {}
                 Err(error) => claimed.errors.push(error.to_string()),
             },
@@ -77,7 +77,7 @@ pub fn untracking(pod: &Pod) -> Value {
     }})
 }
 
-/// Sends a patch of a pod; returns the resulting version.
+/// Sends a patch of a pod; returns the resulting resourceVersion.
 pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u64>, WriteError> {
     let response = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
     Ok(response.meta().ok().map(|meta| meta.version))

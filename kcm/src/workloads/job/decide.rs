@@ -54,9 +54,9 @@ pub struct JobState {
     pub ready: i32,
     /// Pods that are being deleted and have not ended.
     pub terminating: i32,
-    /// Pods that failed and count, including new ones.
+    /// Pods that failed and count towards the limit, including those that are not recorded in the status yet.
     pub failed: i32,
-    /// Pods or indexes that succeeded, including new ones.
+    /// Pods or indexes that succeeded, including those that are not recorded in the status yet.
     pub succeeded: i32,
     /// The state of the indexes of an Indexed Job.
     pub indexed: Option<IndexState>,
@@ -64,7 +64,7 @@ pub struct JobState {
     pub backoff: Backoff,
     /// The condition that ends the Job; `None` while it runs.
     pub verdict: Option<Condition>,
-    /// Time until its deadline.
+    /// Time until the Job's deadline.
     pub deadline_in: Option<SignedDuration>,
 }
 
@@ -73,7 +73,7 @@ pub struct JobState {
 pub struct IndexState {
     /// Completed according to the status.
     pub before: Indexes,
-    /// Completed, including new ones.
+    /// Completed, including those that are not recorded in the status yet.
     pub completed: Indexes,
     /// Failed permanently; only with a limit per index.
     pub failed: Option<Indexes>,
@@ -86,7 +86,7 @@ pub fn index_of(pod: &Pod) -> Option<i32> {
     pod.ending.as_deref()?.index
 }
 
-/// Returns a condition that is true from now on.
+/// Returns a condition with the status `True`; both of its times are `now`.
 pub fn condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> Condition {
     let now = Time(now.as_second());
     Condition {
@@ -161,8 +161,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the pods that ended and are neither counted nor recorded yet. Upstream: pkg/controller/job,
-    /// getNewFinishedPods.
+    /// Returns the pods that succeeded, and those that failed, without the pods that are counted or recorded already.
+    /// Upstream: pkg/controller/job, getNewFinishedPods.
     fn newly_ended(&self, uncounted: &UncountedPods) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
         let [recorded_successes, recorded_failures] =
@@ -222,7 +222,8 @@ impl View<'_> {
         waiting
     }
 
-    /// Returns the condition that ends the Job, checked in upstream's order: earlier decisions, failures, success.
+    /// Returns the condition that ends the Job, and the time until its deadline. The order of the checks is upstream's:
+    /// earlier decisions, failures, success.
     fn verdict(
         &self,
         status: &JobStatus,

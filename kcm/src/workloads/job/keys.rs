@@ -11,7 +11,7 @@ use runtime::store::{Change, Store};
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the Jobs that changes affect, and pods that lost their Job.
 pub fn subscribe(
     jobs: &Arc<Store<Job>>,
     pods: &Arc<Store<Pod>>,
@@ -52,7 +52,8 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
     }
 }
 
-/// Returns the Jobs whose pods have to be released: one that was deleted or replaced, and one that finished.
+/// Returns the Jobs whose pods have to lose the tracking finalizer: a Job that was deleted or replaced, and a Job that
+/// finished.
 pub fn jobs_to_release(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     let finished = change.new.filter(|new| new.is_finished());
     deleted(change).into_iter().chain(finished).cloned().collect()

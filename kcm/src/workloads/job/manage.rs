@@ -67,9 +67,9 @@ pub enum SuspensionChange {
 /// The state of a Job after its pods were created or deleted.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its status, without the counts of finished pods.
+    /// The Job's status, without the counts of finished pods.
     pub status: JobStatus,
-    /// The condition that ends it.
+    /// The condition that ends the Job.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
@@ -155,7 +155,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the failures that a replacement takes over. Upstream: pkg/controller/job, getNewIndexFailureCounts.
+    /// Returns the counted and the ignored failures that the replacement of a pod takes over. Upstream:
+    /// pkg/controller/job, getNewIndexFailureCounts.
     fn failures_after(&self, replaced: &Pod) -> (i32, i32) {
         let (counted, ignored) =
             replaced.ending.as_deref().map_or((0, 0), |ending| (ending.failures, ending.ignored_failures));
@@ -163,9 +164,9 @@ impl View<'_> {
         if counts { (counted.saturating_add(1), ignored) } else { (counted, ignored.saturating_add(1)) }
     }
 
-    /// Returns at least this number of active pods, the least useful first. Of an Indexed Job, pods without a valid
-    /// index and pods with the index of a more useful pod are always among them. Upstream: pkg/controller/job,
-    /// activePodsForRemoval.
+    /// Returns at least this number of active pods to delete, in the order of deletion. In an Indexed Job, the result
+    /// always contains the pods without a valid index, and all pods of an index except the last one in that order.
+    /// Upstream: pkg/controller/job, activePodsForRemoval.
     fn to_remove(&self, state: &JobState, at_least: i32) -> Vec<Arc<Pod>> {
         if at_least <= 0 && !self.job.is_indexed() {
             return Vec::new();
@@ -174,7 +175,7 @@ impl View<'_> {
         pods.sort_by_cached_key(|pod| exact_rank(pod));
         let mut surplus = Vec::new();
         if self.job.is_indexed() {
-            // The most useful pod of each index stays.
+            // The last pod of each index, in the order of deletion, stays.
             let mut served = HashSet::new();
             let mut kept = Vec::with_capacity(pods.len());
             for pod in pods.into_iter().rev() {

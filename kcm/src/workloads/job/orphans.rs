@@ -75,7 +75,7 @@ pub struct Orphans {
     pub pods: Arc<Store<Pod>>,
     pub writer: Writer,
     pub queue: Arc<Queue<OrphanKey>>,
-    /// Jobs of which the API server confirmed the deletion.
+    /// UIDs of Jobs whose deletion the API server confirmed.
     pub deleted_jobs: Mutex<HashSet<Uid>>,
 }
 
@@ -116,7 +116,8 @@ impl Orphans {
         current.filter(|current| current.meta.uid == pod.meta.uid && has_finalizer(current))
     }
 
-    /// Releases a pod if it still is an orphan. Upstream: pkg/controller/job, handleSingleOrphanPod.
+    /// Removes the tracking finalizer from a pod if no Job will count it. Upstream: pkg/controller/job,
+    /// handleSingleOrphanPod.
     async fn release(&self, pod: &Pod) -> Result<(), ReconcileError> {
         if let Some(controller) = pod.meta.controller()
             && self.is_needed(pod, controller).await?
@@ -131,8 +132,8 @@ impl Orphans {
         }
     }
 
-    /// Returns true if a pod's controller is not a Job, or is one that will count the pod, or is managed by another
-    /// controller.
+    /// Returns true if a pod's controller is not a Job, is a Job that will count the pod, or is a Job that another
+    /// controller manages.
     async fn is_needed(&self, pod: &Pod, controller: &OwnerRef) -> Result<bool, ReconcileError> {
         if (&*controller.kind, &*controller.api_version) != (Job::RESOURCE.kind, "batch/v1") {
             return Ok(true);

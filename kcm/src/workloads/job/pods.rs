@@ -1,4 +1,5 @@
-//! New pods of a Job: the template, and by index a name, a hostname, a label, annotations and a variable.
+//! New pods of a Job: from the template, and in an Indexed Job with a name prefix, a hostname, a label, annotations and
+//! an environment variable for the index.
 
 use kinds::job::{COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER};
 use kinds::meta::ObjectKey;
@@ -16,7 +17,8 @@ const INDEX_VARIABLE: FieldEnv<'_> =
 /// MaxGeneratedNameLength.
 const MAX_PREFIX_BYTES: usize = 58;
 
-/// Returns the `Pod` message of a new pod, in this PodGroup if there is one. Upstream: pkg/controller/job, manageJob.
+/// Returns a new pod, encoded as the protobuf message `Pod`. The pod belongs to the PodGroup `group` if there is one.
+/// Upstream: pkg/controller/job, manageJob.
 pub fn new_pod(job: &Job, key: &ObjectKey, template: &Template, new: NewPod, group: Option<&str>) -> Vec<u8> {
     let mut edits = PodEdits {
         generate_name: format!("{}-", key.name),

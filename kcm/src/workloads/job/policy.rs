@@ -52,8 +52,8 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait for its end.
-/// Upstream: pkg/controller/job, isPodFailed.
+/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait until deleted
+/// pods have ended. Upstream: pkg/controller/job, isPodFailed.
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
     pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded

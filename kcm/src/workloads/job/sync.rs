@@ -87,7 +87,7 @@ struct Creation<'a> {
 /// Returns the outcome of a reconcile whose status was not written.
 fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
     match error {
-        // The status was computed from an outdated Job. The watch will deliver its change, which requeues the key.
+        // The status was computed from an outdated Job.
         error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
         error if error.is_not_found() => Ok(Outcome::Done),
         error => Err(error.into()),
@@ -177,7 +177,7 @@ impl Jobs {
         let plan = view.plan(&state);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta) {
-            // The API server may have more pods than the cache had above.
+            // The API server may have more pods than the cache had when they were read from it.
             return self.compare(key, job).await;
         }
         let missing = if let Plan::Create(new) = &plan { new.len() } else { 0 };
@@ -185,7 +185,8 @@ impl Jobs {
         let attempt = Attempt::new(&job.meta, missing, owned);
         let is_postponed = self.is_postponed(key, &plan, &attempt);
         if is_postponed && self.scheduling.is_some() && scheduling::is_new(job, !pods.is_empty()) {
-            // With its first status the Job would no longer count as new, and would never get a group.
+            // No status is written: with a start time the Job would no longer count as new, and would never get a
+            // group.
             return Ok(Outcome::Done);
         }
         let group = if is_postponed { None } else { self.group(key, job, &pods, &plan, &attempt).await? };
@@ -277,8 +278,8 @@ impl Jobs {
         self.control.recorder.event(&about(job), EventType::Normal, reason, message.to_owned());
     }
 
-    /// Writes the status, removes finalizers, and counts. An error is the error of the reconcile. Upstream:
-    /// pkg/controller/job, trackJobStatusAndRemoveFinalizers.
+    /// Writes the status, removes finalizers, and counts the pods. `Err` contains the result with which the reconcile
+    /// ends early. Upstream: pkg/controller/job, trackJobStatusAndRemoveFinalizers.
     async fn track(
         &self,
         key: &ObjectKey,
@@ -544,7 +545,7 @@ impl Jobs {
         Ok(Outcome::WaitingForCache)
     }
 
-    /// Changes the state of a Job, and returns it.
+    /// Changes the memory of a Job, and returns a copy. The memory is empty if the Job is new or has another UID.
     fn remember(&self, key: &ObjectKey, uid: &Uid, change: impl FnOnce(&mut Memory)) -> Memory {
         let mut memory = self.memory();
         let known = memory.entry(key.clone()).or_default();
@@ -569,13 +570,13 @@ impl Jobs {
     }
 }
 
-/// Returns the delay until a time; a time in the past is due now.
+/// Returns the delay of a timer: zero if the time is in the past, and [`MAX_TIMER`] at most.
 fn timer(left: SignedDuration) -> Duration {
     Duration::try_from(left).unwrap_or_default().min(MAX_TIMER)
 }
 
-/// Returns the reason of the event for a failed Job. Reasons are a fixed set; a condition of another client with
-/// another reason gets the general one.
+/// Returns the reason of the event for a failed Job. Reasons are a fixed set: if another client wrote a condition with
+/// another reason, the reason of the event is `Failed`.
 fn failure_reason(reason: &str) -> &'static str {
     const REASONS: [&str; 5] =
         ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];

@@ -26,7 +26,7 @@ use crate::pods::indexes::{by_node, on_node};
 /// Interval between two passes.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// Time for which a node must be missing before the API server is read for it.
+/// Time for which a node must be missing in the cache before it is read from the API server.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// Maximum number of pods that are deleted concurrently; the rate limit applies, too.
@@ -131,7 +131,7 @@ impl PodGc {
     }
 
     /// Force-deletes the pods that are due and for which `why` returns a reason. The deletion of a pod depends only on
-    /// the records of this pod and of its node: other ones that cannot be decoded do not delay it.
+    /// the records of this pod and of its node: other pods and nodes that cannot be decoded do not delay it.
     async fn force_delete_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
         let force_delete = async |pod: Arc<Pod>| {
             let uid = &pod.meta.uid;

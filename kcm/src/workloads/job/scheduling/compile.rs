@@ -40,8 +40,8 @@ pub fn mode(job: &Value) -> Mode {
     }
 }
 
-/// Returns true if a Job has never started. Objects are created only for such Jobs, so that Jobs that are older than
-/// the feature do not change.
+/// Returns true if a Job has never started. Objects are created only for such Jobs: a Job that started before the gate
+/// was enabled does not change.
 pub fn is_new(job: &Value, has_pods: bool) -> bool {
     let status = &job["status"];
     let has = |field: &str| status[field].as_i64().unwrap_or(0) != 0;
@@ -60,7 +60,7 @@ pub fn is_controlled_by(object: &Value, job: &Value) -> bool {
     controller(object).is_some_and(|owner| owner["uid"] == job["metadata"]["uid"])
 }
 
-/// Returns the reference to a Job's parent in the form of a Workload's.
+/// Returns the reference to a Job's parent, in the form of a Workload's `controllerRef`.
 pub fn parent(job: &Value) -> Option<ControllerRef> {
     let parent = controller(job)?;
     let group = parent["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |parts| parts.0);

@@ -1,8 +1,9 @@
 //! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
 //!
-//! The objects are read from the API server by their names, which are computed: when the Job's spec or its PodGroup has
-//! changed, and from time to time while pods are created. A cache of all Workloads is not needed. Upstream:
-//! pkg/controller/job, job_scheduling_manager.go.
+//! The names of both objects are computed, so that no cache of all Workloads is needed: the objects are read from the
+//! API server when the Job's spec or its PodGroup has changed, and every [`MAX_AGE`] while pods are created. A Job's
+//! *parent* is the controller that owns the Job, for example a CronJob. Upstream: pkg/controller/job,
+//! job_scheduling_manager.go.
 
 mod compile;
 #[cfg(test)]
@@ -39,8 +40,9 @@ const WORKLOADS: Resource = Resource {
 };
 const GROUPS: Resource = PodGroup::RESOURCE;
 
-/// Age up to which a check is reused while pods of the Job are created, or if its parent may resize the group. A change
-/// of the Workload or of the Job's annotations does not change the Job's generation: it is noticed only by a new check.
+/// Age up to which a [`CheckedGroup`] is reused while pods of the Job are created, or if the Job's parent may resize
+/// the group. A change of the Workload or of the Job's annotations does not change the Job's generation: only a new
+/// check detects such a change.
 const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// A PodGroup as it was read.
@@ -96,14 +98,14 @@ pub struct Scheduling {
 #[derive(Debug, Clone, Default)]
 struct GroupResult {
     group: Option<Group>,
-    /// The parent decides on its size.
+    /// The Job's parent decides on the size of the group.
     is_delegated: bool,
     /// The name of the parent's Workload, if there is one.
     parents_workload: Option<Str>,
 }
 
 impl Scheduling {
-    /// Creates the reader and writer of the Job controller.
+    /// Creates the state for all Jobs, with the Job controller's client.
     pub fn new(groups: Arc<Store<PodGroup>>, writer: Writer, recorder: Recorder, gate: CreationGate) -> Self {
         Self { groups, writer, recorder, gate, known: Mutex::default() }
     }
@@ -114,7 +116,7 @@ impl Scheduling {
     }
 
     /// Creates or resizes the PodGroup of a Job's pods if necessary, and returns its name; `None` if the pods are
-    /// scheduled one by one. `has_pods` and `creates_pods`: the Job has pods, and some will be created.
+    /// scheduled one by one. `has_pods`: the Job has pods already. `creates_pods`: this reconcile will create pods.
     ///
     /// # Errors
     /// When a read or write failed, the Workload has an unexpected form, or the Job was deleted or replaced.
@@ -254,7 +256,7 @@ impl Scheduling {
         created.map(Some)
     }
 
-    /// Finds the Workload of the controller that owns a Job: the one with this name, or another one in the namespace.
+    /// Finds the Workload of a Job's parent: first by `name`, then among all Workloads of the namespace.
     async fn workload_of_parent(
         &self,
         key: &ObjectKey,
@@ -267,7 +269,7 @@ impl Scheduling {
         {
             return Ok(Some(workload));
         }
-        // There may be many Workloads: only the name of the first one is kept.
+        // There may be many Workloads: only the name of the first match is kept.
         let mut found = None;
         let visit = |object: &[u8]| {
             if found.is_none() && controller_ref(object).as_ref() == Some(&parent) {
