@@ -31,7 +31,7 @@ pub struct Gates {
 /// The action that brings the number of pods to the scale.
 #[derive(Debug)]
 pub enum Manage {
-    /// The number is right.
+    /// The number of active pods equals the scale.
     Nothing,
     /// Create this number of pods.
     Create(usize),
@@ -39,8 +39,8 @@ pub enum Manage {
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the active pods with the scale. `ranking` is only called if some of the pods are deleted. Upstream:
-/// pkg/controller/replicaset, manageReplicas.
+/// Compares the active pods with the scale. `ranking` is called only if some of the pods are deleted and others stay.
+/// Upstream: pkg/controller/replicaset, manageReplicas.
 pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Ranking) -> Manage {
     let wanted = usize::try_from(replicas).unwrap_or(0);
     match active.len().cmp(&wanted) {
@@ -54,8 +54,8 @@ pub fn manage(active: &[Arc<Pod>], replicas: i32, ranking: impl FnOnce() -> Rank
     }
 }
 
-/// Returns the status. `terminating` is absent where the kind has no such field; `failure` is the reason why pods could
-/// not be created or deleted. Upstream: pkg/controller/replicaset, calculateStatus.
+/// Returns the status. `terminating` is `None` if the kind has no such field or its gate is off; `failure` is the
+/// reason why pods could not be created or deleted. Upstream: pkg/controller/replicaset, calculateStatus.
 pub fn status(
     set: &ReplicaSet,
     active: &[Arc<Pod>],

@@ -12,7 +12,7 @@ use runtime::store::{Change, Store};
 use super::pod_set::PodSet;
 use crate::pods::keys::owners_of_pod;
 
-/// Adds a set's key to the queue when the set or one of its pods changes, or a pod that it may adopt.
+/// Adds a set's key to the queue when the set, one of its pods, or a pod that the set may adopt changes.
 pub fn subscribe<K: PodSet>(
     sets: &Arc<Store<K>>,
     pods: &Arc<Store<Pod>>,

@@ -1,4 +1,4 @@
-//! Ages of deleted pods, under upstream's name. Upstream: pkg/controller/replicaset/metrics.
+//! Metric of the ages of deleted pods, under upstream's name. Upstream: pkg/controller/replicaset/metrics.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ impl DeletionAges {
     }
 }
 
-/// Returns the ages of the deleted ready pods divided by that of the youngest ready pod, rounded down as upstream does.
-/// Returns nothing if all pods are deleted: they are not ranked then.
+/// Returns the ages of the deleted ready pods, divided by that of the youngest ready pod and rounded down as in
+/// upstream. Returns nothing if all pods are deleted: then no pods were chosen by rank.
 fn age_ratios(active: &[Arc<Pod>], deleted: &[Arc<Pod>], now: Timestamp) -> Vec<f64> {
     if deleted.len() == active.len() {
         return Vec::new();

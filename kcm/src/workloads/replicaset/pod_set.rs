@@ -36,7 +36,7 @@ impl PodSet for ReplicaSet {
     }
 }
 
-/// Names as in upstream pkg/controller/replication, NewReplicationManager.
+/// The names are upstream's. Upstream: pkg/controller/replication, NewReplicationManager.
 impl PodSet for ReplicationController {
     const CONTROLLER: &'static str = "replicationcontroller-controller";
     const SERVICE_ACCOUNT: &'static str = "replication-controller";

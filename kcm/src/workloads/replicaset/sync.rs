@@ -46,11 +46,11 @@ pub struct PodSets<K: PodSet> {
 struct Work<'a, K> {
     key: &'a ObjectKey,
     owner: &'a K,
-    /// Number of pods that it owns, in any state.
+    /// Number of pods that the set owns, in any state.
     owned: usize,
-    /// Its active pods.
+    /// The set's active pods.
     active: Vec<Arc<Pod>>,
-    /// Its pods that are being deleted.
+    /// Number of the set's pods that are being deleted and have not ended.
     terminating: usize,
     /// The cache contained all earlier deletions by this process when the pods were read from it.
     are_deletions_cached: bool,
@@ -95,7 +95,7 @@ impl<K: PodSet> PodSets<K> {
             error!(reason = why, "skipping a ReplicaSet or ReplicationController with an invalid selector");
             return Ok(Outcome::Done);
         }
-        // The write whose response was lost may have created or deleted a pod that the cache does not show.
+        // A write whose response was lost may have created or deleted a pod, and the cache may not contain that change.
         if self.control.consistency.take_lost(key) {
             self.handover.require(&set.meta);
         }
@@ -148,7 +148,7 @@ impl<K: PodSet> PodSets<K> {
         Ok(Work { key, owner, owned, active: claimed.children, terminating, are_deletions_cached })
     }
 
-    /// Creates or deletes pods; `None` if the pods have to be read again first.
+    /// Creates or deletes pods. Returns `None` if nothing was done, because the key waits for the cache.
     async fn manage(&self, work: &Work<'_, K>) -> Result<Option<ManageResult>, ReconcileError> {
         let key = work.key;
         let set = work.owner.replica_set();

@@ -175,7 +175,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Records that the API server refused a creation, for its backoff.
+    /// Records that the API server refused a creation: further creations then have a backoff.
     fn note_refusal(&self, error: &WriteError) {
         if error.is_denied() {
             self.note(|done| done.refusal = Some(error.to_string()));
@@ -257,7 +257,7 @@ impl<'a> Work<'a> {
         consistency.deleting(self.key, &Pod::RESOURCE, &pod.meta);
         match self.controller.writer.delete(&Pod::RESOURCE, &pod.meta.key(), uid).await {
             Err(error) if !error.is_object_deleted() => {
-                // A deletion may be repeated: it is bound to the uid.
+                // The deletion may be repeated, because the UID is its precondition.
                 consistency.not_deleting(self.key, uid);
                 self.record_pod_event(Verb::Delete, &pod.meta.name, Some(&error.to_string()));
                 Err(error.into())

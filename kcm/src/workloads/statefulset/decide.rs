@@ -1,7 +1,7 @@
 //! Policy: the pods of a StatefulSet to create, repair and delete next.
 //!
-//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently, and no stage
-//! follows one with a failure. If pods are ordered, a plan ends with the first pod that has to become ready.
+//! A plan consists of stages. The steps of a stage are executed one after the other or concurrently. After a failure,
+//! no further stage is executed. If pods are ordered, a plan ends with the first pod that has to become ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Plan {
 }
 
 impl Step {
-    /// Returns true if it creates a pod or a claim.
+    /// Returns true if the step creates a pod or a claim.
     fn creates(&self) -> bool {
         matches!(self, Self::Create(..) | Self::Repair(_, Defects { claims: true, .. }))
     }
@@ -345,8 +345,8 @@ impl PlanInput<'_> {
             // A finished pod never becomes ready.
             let is_unhealthy =
                 |pod: &Pod| !pod.is_terminal() && (!is_running_and_ready(pod) || !self.is_available(pod));
-            // All desired pods are available here, so the first unhealthy pod is the condemned one with the lowest
-            // ordinal.
+            // All desired pods are available here, so the first unhealthy pod is the unavailable condemned pod with the
+            // lowest ordinal.
             let first = condemned.iter().rev().find(|member| self.is_unavailable(&member.pod));
             let blocks = last.pod.meta.is_deleting()
                 || is_unhealthy(&last.pod) && first.is_none_or(|first| first.ordinal != last.ordinal);

@@ -13,7 +13,7 @@ use super::identity;
 use crate::pods::keys::owners_of_pod;
 use crate::workloads::controller_revisions::Memory;
 
-/// The sources of changes and their consumer.
+/// The caches to subscribe to, and the state that their changes update.
 pub struct Wiring<'a> {
     /// StatefulSets.
     pub sets: &'a Arc<Store<StatefulSet>>,
@@ -23,13 +23,13 @@ pub struct Wiring<'a> {
     pub claims: &'a Arc<Store<PersistentVolumeClaim>>,
     /// The controller's queue.
     pub queue: &'a Arc<Queue<ObjectKey>>,
-    /// Writes by this process; those of deleted StatefulSets are forgotten.
+    /// Writes by this process; entries of deleted StatefulSets are removed.
     pub consistency: &'a Arc<Consistency>,
-    /// Revisions of templates; those of deleted StatefulSets are forgotten.
+    /// Revisions of templates; entries of deleted StatefulSets are removed.
     pub memory: &'a Arc<Memory>,
 }
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the StatefulSets that changes affect.
 pub fn subscribe(wiring: &Wiring<'_>) {
     let (queue, consistency, memory) = (wiring.queue.clone(), wiring.consistency.clone(), wiring.memory.clone());
     wiring.sets.subscribe(move |change| {
@@ -84,7 +84,7 @@ pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool
     keys
 }
 
-/// Returns the StatefulSets that owned a claim, directly or by a pod: a new pod may wait for its deletion.
+/// Returns the StatefulSets that owned a claim, directly or by a pod: a new pod may wait for the claim's deletion.
 pub fn of_claim(claim: &Meta) -> Vec<ObjectKey> {
     let sets = claim.owners.iter().filter_map(|owner| match &*owner.kind {
         "StatefulSet" => Some(&*owner.name),

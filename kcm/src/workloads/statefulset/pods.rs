@@ -1,4 +1,4 @@
-//! New pods of a StatefulSet: from the current template, or from that of a previous revision.
+//! New pods of a StatefulSet: from the template in the spec, or from the template in a previous revision.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,8 @@ fn prefix(set: &StatefulSet) -> String {
     format!("{}-", set.meta.name)
 }
 
-/// Returns a `Pod` message from the current template. Upstream: pkg/controller/statefulset, newStatefulSetPod.
+/// Returns a pod from the template in the spec, encoded as the protobuf message `Pod`. Upstream:
+/// pkg/controller/statefulset, newStatefulSetPod.
 pub fn from_template(set: &StatefulSet, template: &Template, ordinal: i32, revision: &str) -> Vec<u8> {
     let name = identity::pod_name(set, ordinal);
     let edits = PodEdits {

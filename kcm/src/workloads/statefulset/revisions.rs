@@ -1,4 +1,4 @@
-//! Finds the revision of a StatefulSet's template, and creates or renumbers one when it has changed.
+//! Finds the revision of a StatefulSet's template, and creates or renumbers one when the template has changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ impl StatefulSets {
         Ok(RevisionSearch::Revisions(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
     }
 
-    /// Returns the newest revision, if it is known to be that of the template: this process has compared them, or the
-    /// status names it for this generation of the spec.
+    /// Returns the newest revision if its template is known to be the StatefulSet's: this process has compared them, or
+    /// the status names the revision for this generation of the spec.
     fn known(&self, set: &StatefulSet, template: &Template, sorted: &[Arc<ControllerRevision>]) -> Option<Str> {
         let newest = &sorted.last()?.meta.name;
         let observed = set.status.observed_generation == set.meta.generation && set.meta.generation > 0;

@@ -15,9 +15,9 @@ use crate::pods::status_delay::{CHANGING_COUNTS, MINOR_CHANGE};
 
 /// Type of the condition of a Recreate update.
 const PROGRESSING: &str = "Progressing";
-/// Type of the condition of an update that only a user can unblock. Upstream has none.
+/// Type of the condition of an update that only a user can unblock. Upstream has no such condition.
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
-/// Reason of that condition.
+/// Reason of the condition `RolloutBlocked`.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
 /// Time that a pod of an old revision may take to become ready before an event reports it.
 const REPORT_DELAY: Duration = Duration::from_secs(30);
@@ -142,7 +142,8 @@ fn unready_since(pod: &Pod) -> Time {
     pod.ready_since.max(pod.meta.created)
 }
 
-/// Returns the time until a pod that blocks an update is reported; `None` if there is none, or if it is overdue.
+/// Returns the time until a pod that blocks an update is reported; `None` if no pod blocks the update, or if the report
+/// is due now.
 pub fn report_delay(set: &StatefulSet, update: &str, waits_for: Option<&Member>, now: Timestamp) -> Option<Duration> {
     let member = blocking(set, update, waits_for)?;
     let waited = u64::try_from(now.as_second() - unready_since(&member.pod).0).unwrap_or(0);
@@ -163,8 +164,8 @@ fn report_block(
         Some(member) => {
             let (pod, namespace) = (&member.pod.meta.name, &set.meta.namespace);
             let message = format!(
-                "Pod {pod} of revision {} is not ready, and an ordered update to {} waits for it before it replaces \
-                 any pod; if it cannot become ready, delete it: kubectl delete pod {pod} -n {namespace}",
+                "Pod {pod} of revision {} is not ready. The ordered update to revision {} replaces no pod until this \
+                 pod is ready. If the pod cannot become ready, delete it: kubectl delete pod {pod} -n {namespace}",
                 identity::revision(&member.pod),
                 revisions.update
             );

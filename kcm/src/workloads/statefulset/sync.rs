@@ -80,7 +80,7 @@ impl StatefulSets {
         if set.strategy == Strategy::Recreate && !self.gates.recreate {
             return Err(self.unknown_strategy(&set));
         }
-        // Nothing can be created for this StatefulSet, not even a revision.
+        // If the StatefulSet or its namespace is being deleted, no pods are created or deleted.
         let is_ending = set.meta.is_deleting() || !self.gate.is_open(&key.namespace);
         if is_ending && !set.meta.is_deleting() && set.status.update_revision.is_empty() {
             debug!("skipping a StatefulSet: its namespace is being deleted");
@@ -109,7 +109,8 @@ impl StatefulSets {
         finish(&self.queue, key, next, failure.or(trimmed.err()))
     }
 
-    /// Returns the revisions of the StatefulSet. If the StatefulSet `is_ending`, none is created.
+    /// Returns the revisions of the StatefulSet. If the StatefulSet `is_ending` and its status names revisions, returns
+    /// these, and creates none.
     async fn revisions(
         &self,
         set: &StatefulSet,
@@ -288,7 +289,7 @@ impl StatefulSets {
     }
 }
 
-/// The state of the status at the end of a reconcile.
+/// The result of reporting the status.
 enum StatusReport {
     /// The status was computed from an outdated StatefulSet.
     Outdated,
@@ -296,7 +297,7 @@ enum StatusReport {
     Next(Option<Duration>),
 }
 
-/// Pods of a StatefulSet in the cache, and those without a controller that have a name of its pods.
+/// Returns the cached pods that a StatefulSet owns, and the pods without a controller whose names fit the StatefulSet.
 fn candidates(set: &StatefulSet, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let mut candidates = pods.by_index(&by_controller(), owned_by(&set.meta.namespace, &set.meta.uid));
     let orphans = pods.by_index(&by_controller(), orphans_in(&set.meta.namespace));

@@ -348,8 +348,9 @@ impl Scheduling {
     }
 }
 
-/// Returns true if a Job has never started according to its cached status: it may still get a group. One that is
-/// suspended from the beginning starts with the condition `Suspended`. Upstream: pkg/controller/job, isNewJob.
+/// Returns true if a Job has never started according to its cached status: it may still get a group. A Job that was
+/// created suspended has the condition `Suspended` before it starts, and does not count as new. Upstream:
+/// pkg/controller/job, isNewJob.
 pub fn is_new(job: &Job, has_pods: bool) -> bool {
     let status = &job.status;
     let was_suspended = status.conditions.iter().any(|condition| *condition.kind == *SUSPENDED);

@@ -408,7 +408,7 @@ proptest! {
         prop_assert!(!(deleted.iter().any(|pod| pod.ready) && kept.iter().any(|pod| !pod.ready)));
     }
 
-    /// Creating and deleting as decided always ends with as many active pods as wanted, and never overshoots.
+    /// Creations and deletions as decided always end with the desired number of active pods, and never overshoot it.
     #[test]
     fn repeated_decisions_end_with_the_desired_number(pods in any_pods(), replicas in 0i32..12) {
         let mut active = arcs(pods);

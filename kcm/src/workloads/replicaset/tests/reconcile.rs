@@ -42,7 +42,7 @@ fn orphan(name: &str) -> Pod {
     pod
 }
 
-/// A ReplicaSet of this leadership term with two replicas.
+/// A ReplicaSet with two replicas that was created in this leadership term.
 fn web(version: u64) -> ReplicaSet {
     let mut web = set(2, 0);
     web.meta.version = version;
@@ -105,7 +105,7 @@ impl Bench {
         self.reconciler.reconcile(&key()).await
     }
 
-    /// Returns the objects in the paths of a method's requests.
+    /// Returns the last parts of the paths of a method's requests.
     fn sent(&self, method: &str) -> Vec<String> {
         let requests = self.requests.lock().expect("the requests");
         requests.iter().filter(|(sent, _)| sent == method).map(|(_, name)| name.clone()).collect()

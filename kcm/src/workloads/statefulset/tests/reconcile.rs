@@ -46,7 +46,7 @@ fn decoded<K: Kind>(name: &str) -> K {
     K::decode(&context(), &object).expect("well-formed")
 }
 
-/// A StatefulSet of this leadership term whose pods have one claim each, and whose revision is known.
+/// A StatefulSet that was created in this leadership term, whose pods have one claim each, and whose revision is known.
 fn web(replicas: i32) -> StatefulSet {
     let mut object = Vec::new();
     put_meta(&mut object, "web", 7);
@@ -108,7 +108,7 @@ fn short(method: &http::Method, path: &str) -> String {
     format!("{method} {}", path.split('?').next().unwrap_or_default())
 }
 
-/// Returns the object that a request names, as the response to it.
+/// Returns the response to a request: the object that its path names.
 fn response(request: &str) -> Vec<u8> {
     let name = request.split('/').nth(1).unwrap_or("new");
     let mut object = Vec::new();
