@@ -13,7 +13,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The process's configuration.
 pub struct Context {
-    /// The command line.
+    /// The parsed command line.
     pub options: Options,
     /// Keys and certificates that the command line names.
     pub credentials: Credentials,

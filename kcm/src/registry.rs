@@ -1,8 +1,8 @@
-//! All controllers. No other file lists them.
+//! The descriptors of all controllers. No other file lists the descriptors.
 
 use crate::context::Descriptor;
 
-/// All controllers, in the order in which they start.
+/// All controllers. They start in the order of [`UPSTREAM`](crate::flags::controllers::UPSTREAM).
 pub const CONTROLLERS: &[Descriptor] = &[
     crate::auth::bootstrap_signer::DESCRIPTOR,
     crate::workloads::cronjob::DESCRIPTOR,

@@ -49,7 +49,7 @@ impl Attempt {
         Self { missing: self.missing.saturating_sub(created), owned: self.owned + created, ..self.clone() }
     }
 
-    /// Returns true if `last` is about another owner, or if since `last` children were created that were missing.
+    /// Returns true if `last` is about another owner, or if missing children were created since `last`.
     fn has_progressed_since(&self, last: &Self) -> bool {
         self.uid != last.uid || (self.missing < last.missing && self.owned > last.owned)
     }
@@ -95,7 +95,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Creates an empty record with a maximum delay.
+    /// Creates an empty record with the first delay of most queues and this maximum.
     pub fn with_max_delay(max_delay: Duration) -> Self {
         Self::with_delays(FIRST_DELAY, max_delay)
     }

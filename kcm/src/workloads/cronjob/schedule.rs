@@ -53,7 +53,7 @@ pub enum ScheduleError {
     /// An unknown word after `@`.
     #[error("unrecognized descriptor: {0}")]
     Descriptor(String),
-    /// `@every` without a duration.
+    /// `@every` without a valid duration.
     #[error("failed to parse duration {0}: time: invalid duration")]
     Duration(String),
     /// An unknown zone before the schedule.

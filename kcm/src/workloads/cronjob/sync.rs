@@ -1,4 +1,4 @@
-//! One reconcile of a CronJob: history, active list, the run that is due, status.
+//! One reconcile of a CronJob: update the active list, start the run that is due, write the status, delete old Jobs.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ impl CronJobs {
         let existing = jobs.iter().map(|job| &**job);
         let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
         for job in decide::history(&cron_job, existing) {
-            // A failure is recorded as an event, and is retried with the next change.
+            // A failure is recorded as an event; the deletion is repeated with the next change.
             self.delete(&cron_job, &job.meta, &mut status).await;
         }
         run

@@ -15,7 +15,7 @@ use super::sets::Sets;
 /// The mode of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
-    /// The Deployment selects everything, which is refused: only its generation is acknowledged.
+    /// The Deployment selects everything, which is refused: only `observedGeneration` is updated.
     Refuse,
     /// The Deployment is being deleted: only its status is kept up to date.
     Report,

@@ -170,7 +170,7 @@ impl Collector for Counts {
         gauges(encoder, &name("desired_replicas"), "Current desired replica count for HPA objects.", wanted)?;
         let labels = [("group", "autoscaling".to_owned()), ("resource", "horizontalpodautoscalers".to_owned())];
         let help = "Total number of HPA syncs skipped due to a stale watch cache.";
-        // The series begins with the first skip, as upstream's.
+        // The series begins with the first skip, as in upstream.
         let skips = (stale > 0).then_some((labels, stale as f64));
         counters(encoder, &name("stale_sync_skips"), help, skips)
     }

@@ -205,7 +205,7 @@ pub struct Failure {
 /// The number of pods that a metric proposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// Pods.
+    /// Number of pods.
     pub replicas: i32,
     /// The metric's name in messages.
     pub name: String,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub struct ClaimResult {
     /// The Job's pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Versions of the pods that were written.
+    /// The resourceVersions of the pods that were written.
     pub written: Vec<u64>,
     /// Failed adoptions and releases.
     pub errors: Vec<String>,

@@ -192,7 +192,8 @@ impl View<'_> {
         indexed
     }
 
-    /// Returns true if a pod's failure exceeds the limit of its index. Upstream: pkg/controller/job, isIndexFailed.
+    /// Returns true if a pod's failure makes its index fail: by a rule of the failure policy, or by the limit per
+    /// index. Upstream: pkg/controller/job, isIndexFailed.
     fn fails_its_index(&self, pod: &Pod, limit: i32) -> bool {
         if !self.is_failed(pod) {
             return false;

@@ -69,7 +69,7 @@ pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     owners_of::<Job, _>(change)
 }
 
-/// Returns true for a pod whose finalizer no Job will remove: it has no controller, or is being deleted while its Job
+/// Returns true for a pod with the tracking finalizer that has no controller, or that is being deleted although its Job
 /// has finished or no longer exists.
 fn may_be_orphan(pod: &Pod, jobs: &Store<Job>) -> bool {
     if !has_finalizer(pod) {

@@ -27,12 +27,12 @@ const CREATIONS_HELP: &str = "The number of Pods created by the Job controller l
                          \"recreate_terminating_or_failed\", \"recreate_failed\".\nPossible values of the \
                          \"status\" label are:\n\"succeeded\", \"failed\".";
 
-/// The result of a sync.
+/// The action of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncAction {
     /// Pods were not managed.
     Reconciling,
-    /// The number of pods was right.
+    /// The number of active pods was the desired one.
     Tracking,
     /// There were too few pods.
     Created,

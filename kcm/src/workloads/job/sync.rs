@@ -217,7 +217,7 @@ impl Jobs {
     }
 
     /// Returns true if nothing is created for a Job now: its namespace is being deleted, or the same attempt was just
-    /// refused. Then the key is requeued for the time when it may be created.
+    /// refused. After a refusal the key is requeued for the end of the backoff.
     fn is_postponed(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> bool {
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");

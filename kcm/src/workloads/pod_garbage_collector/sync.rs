@@ -1,4 +1,4 @@
-//! Lists the pods that may have to be deleted, and deletes those that must be.
+//! Lists the pods that may have to be deleted, and deletes those for which there is a reason.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,7 +32,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// Maximum number of pods that are deleted concurrently; the rate limit applies, too.
 const MAX_CONCURRENT_DELETIONS: usize = 20;
 
-/// A unit of work.
+/// A key of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Task {
     /// Check all pods that may have to be deleted.

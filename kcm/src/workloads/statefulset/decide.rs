@@ -37,7 +37,7 @@ pub enum PodRevision {
 /// The defects of an existing pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Defects {
-    /// One of the pod's claims is missing or being deleted, and the pod is not scheduled.
+    /// One of the pod's claims is missing or is being deleted. In a plan, this is set only for a pending pod.
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,

@@ -35,7 +35,7 @@ pub fn pod_name(set: &StatefulSet, ordinal: i32) -> String {
     format!("{}-{ordinal}", set.meta.name)
 }
 
-/// Returns the name of the claim behind a volume of the pod with an ordinal.
+/// Returns the name of the claim that is created from `template` for the pod with an ordinal.
 pub fn claim_name(set: &StatefulSet, template: &str, ordinal: i32) -> String {
     format!("{template}-{}-{ordinal}", set.meta.name)
 }

@@ -208,7 +208,7 @@ async fn job_of_another_namespace_that_refers_to_the_cronjob_is_not_its_run() {
     assert_eq!(bench.end().await, [format!("SuccessfulCreate Created job {RUN}")]);
 }
 
-/// Otherwise a user who may write the status of a CronJob could have Jobs of other namespaces deleted.
+/// A user who may write the status of a CronJob must not be able to have Jobs of other namespaces deleted.
 #[tokio::test]
 async fn active_job_of_another_namespace_counts_as_missing() {
     let mut foreign = job("database");
