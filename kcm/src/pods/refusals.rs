@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn number_of_attempts_is_logarithmic_while_changes_keep_coming() {
+    async fn number_of_attempts_is_logarithmic_when_the_owner_is_reconciled_often() {
         let (refusals, key) = (Refusals::default(), ObjectKey::new("ns", "web"));
         let attempt = Attempt::new(&owner("a", 1), 1, 9);
         let mut sent = 0;

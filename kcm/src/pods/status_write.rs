@@ -16,7 +16,7 @@ use runtime::write::{ObjectResponse, WriteError, Writer};
 pub enum StatusWrite {
     /// The API server has the status.
     Written(ObjectResponse),
-    /// The status was computed from an outdated object. The watch will deliver its change, which requeues the key.
+    /// The status was computed from an outdated object. The watch will deliver the newer one, which requeues the key.
     Outdated,
     /// The object no longer exists.
     Deleted,

@@ -1,4 +1,4 @@
-//! Policy: the run of a CronJob that is due, the finished Jobs to delete, and the missed runs.
+//! Policy: the due run of a CronJob, the missed runs, and the finished Jobs to delete.
 
 use std::time::Duration;
 

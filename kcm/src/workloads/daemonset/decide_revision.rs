@@ -29,7 +29,8 @@ impl RevisionsByTemplate {
         Self { current: same.pop(), duplicates: same, old }
     }
 
-    /// Returns the lowest number that the current revision may have: it must be higher than those of all others.
+    /// Returns the lowest number that the current revision may have: one more than the highest of the other templates'
+    /// revisions.
     pub fn number(&self) -> i64 {
         next_number(&self.old)
     }

@@ -67,7 +67,7 @@ pub enum Goal<'a> {
     Amount(i64),
 }
 
-/// The number of pods that a metric proposes, and the metric's current value.
+/// The number of pods that a metric proposes, and the metric's current value; or the reason why there is no proposal.
 pub type Measurement = Result<(i32, Current), String>;
 
 /// The ratio of samples to their goal.

@@ -171,7 +171,7 @@ impl Autoscalers {
             match self.rescale(&resource, &autoscaler, scale, desired).await {
                 RescaleResult::Done => {}
                 RescaleResult::Conflict => {
-                    // A metric that could not be read is reported after the retry.
+                    // The failure of a metric is not reported here: the next reconcile reads the metrics again.
                     return Ok(SyncResult {
                         action: Action::None,
                         problem: None,

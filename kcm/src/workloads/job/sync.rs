@@ -528,7 +528,7 @@ impl Jobs {
         let control = &self.control;
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => {
-                // The watch will deliver its deletion, which requeues the key.
+                // The watch will deliver the deletion of the Job, which requeues the key.
                 self.queue.add_after(key.clone(), handover::RECHECK_DELAY);
                 return Ok(Outcome::WaitingForCache);
             }

@@ -128,7 +128,7 @@ impl View<'_> {
         failed && !waiting()
     }
 
-    /// Adds the condition that announces the end of the Job to the status. Returns the condition that ends the Job, and
+    /// Adds to the status the condition that announces the end of the Job. Returns the condition that ends the Job, and
     /// true if the status changed.
     fn add_verdict(&self, status: &mut JobStatus, verdict: Option<Condition>) -> (Option<Condition>, bool) {
         let Some(verdict) = verdict else { return (None, false) };

@@ -19,7 +19,8 @@ const PROGRESSING: &str = "Progressing";
 pub const ROLLOUT_BLOCKED: &str = "RolloutBlocked";
 /// Reason of the condition `RolloutBlocked`.
 pub const OLD_POD_NOT_READY: &str = "OldPodNotReady";
-/// Time that a pod of an old revision may take to become ready before an event reports it.
+/// Time that a pod of an old revision may take to become ready before the condition `RolloutBlocked` and an event name
+/// the pod.
 const REPORT_DELAY: Duration = Duration::from_secs(30);
 
 /// Pods created and deleted in this reconcile, and the state of the rollout.

@@ -81,7 +81,7 @@ fn assert_finished(cluster: &Cluster) {
 }
 
 #[test]
-fn first_rollout_takes_two_status_writes_in_addition_to_its_progress() {
+fn first_rollout_takes_one_write_and_two_status_writes() {
     let mut cluster = Cluster::new(3, rolling(int(1), int(0)));
     let first = cluster.sync();
     assert_eq!((first.writes, first.status_writes), (1, 1), "created, with one event");

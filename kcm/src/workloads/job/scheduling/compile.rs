@@ -19,15 +19,15 @@ const MAX_NAME_BYTES: usize = 253;
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// No objects: the user named a PodGroup, or the Job's own controller manages the scheduling.
+    /// No objects: the user named a PodGroup, or the Job's parent manages the scheduling.
     None,
-    /// Workload and PodGroup, because no controller owns the Job.
+    /// Workload and PodGroup, because the Job has no parent.
     Both,
     /// Only the PodGroup, from a template with this name in the parent's Workload.
     GroupOnly(String),
 }
 
-/// Decides on the objects to manage.
+/// Returns the objects to manage for a Job.
 pub fn mode(job: &Value) -> Mode {
     if !job["spec"]["template"]["spec"]["schedulingGroup"].is_null() {
         return Mode::None;

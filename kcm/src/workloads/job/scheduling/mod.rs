@@ -2,7 +2,7 @@
 //!
 //! The names of both objects are computed, so that no cache of all Workloads is needed: the objects are read from the
 //! API server when the Job's spec or its PodGroup has changed, and every [`MAX_AGE`] while pods are created. A Job's
-//! *parent* is the controller that owns the Job, for example a CronJob. Upstream: pkg/controller/job,
+//! *parent* is the object that controls the Job, for example a CronJob or a JobSet. Upstream: pkg/controller/job,
 //! job_scheduling_manager.go.
 
 mod compile;

@@ -80,8 +80,8 @@ fn terminating_pods_are_replaced_unless_the_policy_waits_for_their_failure() {
     let mut leaving = a_pod("leaving", Phase::Running, None);
     leaving.meta.deletion = Time(NOW);
     let pods = [Arc::new(leaving)];
-    // Without the policy the deleted pod counts as failed just now: its replacement waits for the backoff. With it, no
-    // pod is missing until the deleted one has terminated, so nothing is planned.
+    // Without the policy the deleted pod counts as failed just now: its replacement waits for the backoff. With the
+    // policy, no pod is missing until the deleted one has terminated, so nothing is planned.
     for (replace_only_failed, waits_for_backoff) in [(false, true), (true, false)] {
         let job = with(a_job(1, Some(1)), |job| job.replace_only_failed = replace_only_failed);
         let settled = HashSet::new();
