@@ -27,8 +27,8 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Returns the order for pods of a ReplicaSet. The more active pods of `related` run on a pod's node, the earlier
-    /// the pod is deleted.
+    /// Returns the order for pods of a ReplicaSet. One of its criteria is the number of active pods of `related` on a
+    /// pod's node.
     pub fn new(related: &[Arc<Pod>], uses_cost: bool, now: Timestamp) -> Self {
         let mut related_on_node = HashMap::new();
         for pod in related.iter().filter(|pod| pod.is_active()) {

@@ -113,7 +113,7 @@ pub fn job_name(cron_job: &Meta, scheduled: Timestamp) -> String {
     format!("{}-{}", cron_job.name, scheduled.as_second() / 60)
 }
 
-/// Returns a time in a zone as RFC 3339 with whole seconds; UTC is `Z`.
+/// Returns a time in a zone as RFC 3339 with whole seconds; an offset of zero is `Z`.
 pub fn rfc3339(at: Timestamp, zone: &TimeZone) -> String {
     let zoned = at.to_zoned(zone.clone());
     if zoned.offset().seconds() == 0 {

@@ -51,8 +51,8 @@ pub fn last_revision(sets: &Sets) -> i64 {
 }
 
 /// Returns a revision history with one more revision. The oldest revisions are dropped, so that the history takes at
-/// most `limit` bytes. Returns `None` if the new revision alone takes more. Upstream: pkg/controller/deployment/util,
-/// SetNewReplicaSetAnnotations.
+/// most `limit` bytes. Returns `None` if the new revision alone takes more, unless the history was empty. Upstream:
+/// pkg/controller/deployment/util, SetNewReplicaSetAnnotations.
 pub fn appended_history(history: &str, revision: &str, limit: usize) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());

@@ -92,8 +92,8 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// Returns a number of pods from an annotation; `None` when it is missing, contains other characters than digits, or is
-/// out of range. Upstream: pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
+/// Returns a number of pods from an annotation; `None` when it is missing, consists of other characters than digits, or
+/// is out of range. Upstream: pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
@@ -182,8 +182,8 @@ pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     sets.old.iter().zip(targets).filter_map(|(set, target)| scale_to(deployment, set, target)).collect()
 }
 
-/// Returns the only active set, or the newest when none is; `None` when there are several, or no sets at all. Upstream:
-/// pkg/controller/deployment/util, FindActiveOrLatest.
+/// Returns the only active set. If none is active, returns the new set, or else the newest old one. Returns `None` when
+/// several sets are active, or there are no sets at all. Upstream: pkg/controller/deployment/util, FindActiveOrLatest.
 pub fn active_or_latest(sets: &Sets) -> Option<&Arc<ReplicaSet>> {
     let mut active = sets.active();
     match (active.next(), active.next()) {
@@ -223,7 +223,7 @@ pub fn resize(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
 
 /// Distributes the difference to the maximum number of pods among the active sets, largest set first; the largest set
 /// also gets the rounding remainder. Of sets of the same size, newer ones grow first and older ones shrink first. The
-/// annotations of all sets are updated.
+/// annotations of all active sets are updated.
 fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     let mut active: Vec<_> = sets.active().collect();
     let allowed = if deployment.replicas > 0 { max_pods(deployment) } else { 0 };

@@ -43,7 +43,7 @@ pub struct Defects {
     pub owners: bool,
     /// A claim has another controller, so that the retention policy cannot be applied to it.
     pub conflict: bool,
-    /// The pod lacks the labels or volumes of its ordinal.
+    /// The pod lacks the label with its name, or a volume of its ordinal.
     pub pod: bool,
 }
 

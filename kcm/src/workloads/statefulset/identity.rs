@@ -55,12 +55,12 @@ pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
     vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }
 
-/// Returns true if a pod has the labels of its identity. Upstream: pkg/controller/statefulset, identityMatches.
+/// Returns true if a pod has the label with its own name. Upstream: pkg/controller/statefulset, identityMatches.
 pub fn has_identity(pod: &Pod) -> bool {
     label(&pod.meta.labels, NAME_LABEL) == Some(&*pod.meta.name)
 }
 
-/// Returns the volumes and claims of the pod with an ordinal.
+/// Returns the names of the claimed volumes of the pod with an ordinal, each with the name of its claim.
 pub fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, String)> {
     let templates = set.claim_templates();
     templates.iter().map(|template| (template.name.to_owned(), claim_name(set, template.name, ordinal))).collect()

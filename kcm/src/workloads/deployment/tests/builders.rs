@@ -137,7 +137,7 @@ pub fn labels(pairs: &[(&str, &str)]) -> Arc<[(Str, Str)]> {
     labels.into()
 }
 
-/// Annotations after edits.
+/// Returns the annotations after edits.
 pub fn edited(annotations: &[(Str, Str)], edits: &AnnotationEdits) -> Arc<[(Str, Str)]> {
     let mut edited: Vec<_> =
         annotations.iter().filter(|(key, _)| edits.iter().all(|(edited, _)| edited != key)).cloned().collect();
@@ -146,7 +146,7 @@ pub fn edited(annotations: &[(Str, Str)], edits: &AnnotationEdits) -> Arc<[(Str,
     edited.into()
 }
 
-/// Edits as pairs of plain strings; `None` removes.
+/// Returns edits as pairs of plain strings; `None` removes.
 pub fn plain(edits: &AnnotationEdits) -> Vec<(&str, Option<&str>)> {
     edits.iter().map(|(key, value)| (&**key, value.as_deref())).collect()
 }
