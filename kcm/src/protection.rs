@@ -75,7 +75,7 @@ pub struct Protection<K: Kind, U> {
     pub users: U,
     /// Writes the finalizer.
     pub writer: Writer,
-    /// Own writes that the cache may not contain yet.
+    /// The controller's own writes that the cache may not contain yet.
     pub consistency: Consistency,
     /// The queue of objects.
     pub queue: Arc<Queue<ObjectKey>>,

@@ -92,8 +92,9 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
 
-/// Returns a number of pods from an annotation; `None` when it is missing, consists of other characters than digits, or
-/// is out of range. Upstream: pkg/controller/deployment/util, getNonNegativeInt32FromAnnotation.
+/// Returns a number of pods from an annotation; `None` when the annotation is missing or empty, contains other
+/// characters than digits, or is out of range. Upstream: pkg/controller/deployment/util,
+/// getNonNegativeInt32FromAnnotation.
 pub fn count_annotation(set: &ReplicaSet, key: &str) -> Option<i32> {
     set.annotation(key).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }

@@ -566,7 +566,7 @@ fn revision_and_set_changes_are_mapped_to_keys() {
         meta: owned(meta("agent-abc", &[]), "DaemonSet"),
         ..(*revision("agent-abc", 1, b"", &[])).clone()
     });
-    assert!(of_revision(&Change { old: None, new: Some(&ours) }).is_empty(), "a new one is an own write");
+    assert!(of_revision(&Change { old: None, new: Some(&ours) }).is_empty(), "this controller has created it");
     assert_eq!(of_revision(&Change { old: Some(&ours), new: Some(&ours) }).len(), 1);
     assert_eq!(of_revision(&Change { old: Some(&ours), new: None }).len(), 1);
 

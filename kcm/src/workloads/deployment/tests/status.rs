@@ -161,16 +161,20 @@ fn reconcile_after_the_deadline_finds_it_passed() {
     }
 }
 
-/// Deadline, the Deployment's pods and counts, its condition; the old set and the new one; the expected condition.
+/// A case of the condition `Progressing`: a Deployment with its status and sets, and the expected condition.
 struct ProgressCase {
     what: &'static str,
+    /// True if the Deployment has a progress deadline.
     deadline: bool,
     desired: i32,
     before: DeploymentStatus,
     current: Option<Condition>,
     sets: Sets,
+    /// Status, reason and message.
     expected: Option<(&'static str, &'static str, &'static str)>,
+    /// True if the time of the last update changes.
     updated: bool,
+    /// True if the time of the last transition changes.
     transitioned: bool,
 }
 
@@ -337,7 +341,7 @@ fn failure_of_the_new_set_is_reported_before_those_of_others() {
         assert_eq!(failure.map(|failure| &*failure.message), expected);
         assert!(failure.is_none_or(|failure| failure.last_update == Time(THEN) && *failure.reason == *"FailedCreate"));
         let plain = status(&d, &d.status, &given, false, NOW);
-        assert_eq!(reason(&plain, REPLICA_FAILURE), expected.is_none().then(|| "X".to_owned()), "not judged");
+        assert_eq!(reason(&plain, REPLICA_FAILURE), expected.is_none().then(|| "X".to_owned()), "no rollout");
     }
 }
 
@@ -413,39 +417,39 @@ fn collisions_are_counted() {
 #[test]
 fn final_states_and_conditions_are_written_immediately_and_changing_counts_later() {
     let at_work = || observed(3, counts(4, 2, 3, 3), vec![progressing("True", SET_UPDATED)]);
-    let lazy = Duration::from_secs(3);
-    let at_once = Duration::ZERO;
+    let delayed = Duration::from_secs(3);
+    let immediate = Duration::ZERO;
     let with = |change: fn(&mut DeploymentStatus)| {
         let mut status = at_work().status;
         change(&mut status);
         status
     };
     for (what, status, expected) in [
-        ("nothing new", with(|_| {}), at_once),
-        ("counts moved", with(|status| status.updated_replicas = 3), lazy),
-        ("only terminating pods", with(|status| status.terminating_replicas = Some(2)), lazy),
+        ("nothing new", with(|_| {}), immediate),
+        ("counts moved", with(|status| status.updated_replicas = 3), delayed),
+        ("only terminating pods", with(|status| status.terminating_replicas = Some(2)), delayed),
         (
             "counts changed, which is progress",
             with(|status| {
                 status.updated_replicas = 3;
                 status.conditions[0].last_update = NOW;
             }),
-            lazy,
+            delayed,
         ),
         (
             "progress after the new set was found",
             with(|status| status.conditions = vec![progressing("True", FOUND)]),
-            lazy,
+            delayed,
         ),
-        ("the change was observed", with(|status| status.observed_generation = 2), at_once),
-        ("a name was taken", with(|status| status.collision_count = Some(1)), at_once),
-        ("the condition has another reason", with(|status| status.conditions[0].reason = TIMED_OUT.into()), at_once),
+        ("the change was observed", with(|status| status.observed_generation = 2), immediate),
+        ("a name was taken", with(|status| status.collision_count = Some(1)), immediate),
+        ("the condition has another reason", with(|status| status.conditions[0].reason = TIMED_OUT.into()), immediate),
         (
             "a condition was added",
             with(|status| status.conditions.push(condition(AVAILABLE, "True", "Good", THEN))),
-            at_once,
+            immediate,
         ),
-        ("a condition was removed", with(|status| status.conditions.clear()), at_once),
+        ("a condition was removed", with(|status| status.conditions.clear()), immediate),
         (
             "it is complete",
             with(|status| {
@@ -453,7 +457,7 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
                 status.updated_replicas = 3;
                 status.available_replicas = 3;
             }),
-            at_once,
+            immediate,
         ),
     ] {
         assert_eq!(write_delay(&at_work(), &status), expected, "{what}");
@@ -465,5 +469,5 @@ fn final_states_and_conditions_are_written_immediately_and_changing_counts_later
     assert_eq!(write_delay(&known, &fewer_terminating), Duration::ZERO, "the last pod of the rollout was deleted");
     known.status.terminating_replicas = Some(3);
     let some_terminate = DeploymentStatus { terminating_replicas: Some(1), ..complete.status.clone() };
-    assert_eq!(write_delay(&known, &some_terminate), lazy, "it was complete before, and pods still terminate");
+    assert_eq!(write_delay(&known, &some_terminate), delayed, "it was complete before, and pods still terminate");
 }
