@@ -1,6 +1,6 @@
 //! Namespaces in which nothing can be created: those that are being deleted.
 //!
-//! The API server refuses every creation there. Without this gate a controller would create a pod for each one that is
+//! The API server refuses every creation there. Without this gate a controller would try to replace each pod that is
 //! deleted with the namespace, and exhaust the rate limit for all other namespaces.
 
 use std::collections::HashMap;

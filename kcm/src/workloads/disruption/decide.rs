@@ -37,7 +37,8 @@ pub fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 }
 
 /// Returns the budget's bounds, for this number of pods or, if [`needs_scale`], for this scale of their owners.
-/// Percentages of both kinds round up. Upstream: pkg/controller/disruption, getExpectedPodCount.
+/// Percentages in `minAvailable` and `maxUnavailable` round up. Upstream: pkg/controller/disruption,
+/// getExpectedPodCount.
 ///
 /// # Errors
 /// When a text is not a percentage.
