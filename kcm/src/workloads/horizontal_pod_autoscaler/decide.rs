@@ -213,7 +213,8 @@ pub struct Proposal {
     pub status: MetricStatus,
 }
 
-/// Returns the proposal or failure of a metric. Upstream: pkg/controller/podautoscaler, computeStatusFor...Metric.
+/// Returns the proposal or failure of a metric. Upstream: pkg/controller/podautoscaler, computeStatusForObjectMetric
+/// and the same functions of the other metric sources.
 pub fn proposal(metric: &Metric, measured: Measurement) -> Result<Proposal, Failure> {
     let (reason, name) = match &metric.source {
         Source::Resource { name } => {
