@@ -52,6 +52,6 @@ impl std::ops::BitOr for Sections {
 pub struct Decode {
     /// The pool in which equal parts of records are shared.
     pub interner: Arc<Interner>,
-    /// The rare parts to decode.
+    /// The sections to decode.
     pub sections: Sections,
 }

@@ -15,6 +15,9 @@ pub const MAGIC: &[u8; 4] = b"k8s\0";
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Returns the object inside a body, without its envelope.
+///
+/// # Errors
+/// When the body does not begin with [`MAGIC`].
 pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
     let message = body
         .strip_prefix(MAGIC)
@@ -22,7 +25,7 @@ pub fn unwrap(body: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(find(message, unknown::RAW))
 }
 
-/// Returns the kind in the envelope of a body; empty if it is not protobuf of the API server.
+/// Returns the kind in the envelope of a body; empty if the body is not protobuf of the API server.
 pub fn kind(body: &[u8]) -> &str {
     let message = body.strip_prefix(MAGIC).unwrap_or_default();
     find_str(find(message, unknown::TYPE_META), type_meta::KIND)
@@ -66,6 +69,9 @@ pub enum WatchEvent<'a> {
 }
 
 /// Reads one frame of a watch (without its length prefix).
+///
+/// # Errors
+/// When the frame or a bookmark or error in it is not well-formed, or the type of the event is unknown.
 pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     let mut kind = "";
     let mut object = &[][..];
@@ -88,7 +94,7 @@ pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     }
 }
 
-/// Returns the kind of the object in a frame of a watch; empty if it states none.
+/// Returns the kind of the object in a frame of a watch; empty if there is none.
 pub fn event_kind(frame: &[u8]) -> &str {
     kind(find(find(frame, watch_event::OBJECT), raw_extension::RAW))
 }
@@ -138,6 +144,9 @@ impl Page<'_> {
 }
 
 /// Reads a list body: metadata is field 1 and items are field 2 in every list kind.
+///
+/// # Errors
+/// When the body is not well-formed, is a `Status`, or has no metadata.
 pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
     require_list(kind(body))?;
     let mut page = Page { version: "", next: "", items: Vec::new() };
@@ -154,17 +163,23 @@ pub fn page(body: &[u8]) -> Result<Page<'_>, DecodeError> {
             _ => {}
         }
     }
-    // Without it, a body that was cut off would be a list without objects.
+    // Without this check, a truncated body would be a list without objects.
     if has_metadata { Ok(page) } else { Err(DecodeError::field("metadata", "of a list is missing")) }
 }
 
 /// Returns the version of a list as the server has written it.
+///
+/// # Errors
+/// When the body does not begin with [`MAGIC`].
 pub fn list_version_text(body: &[u8]) -> Result<&str, DecodeError> {
     let metadata = find(unwrap(body)?, 1);
     Ok(find_str(metadata, list_meta::RESOURCE_VERSION))
 }
 
 /// Returns the version in a list's metadata.
+///
+/// # Errors
+/// When it is not a number.
 pub fn list_version(metadata: &[u8]) -> Result<u64, DecodeError> {
     parse_version(find_str(metadata, list_meta::RESOURCE_VERSION))
 }
@@ -199,6 +214,9 @@ impl ContinueToken {
 
 impl ApiStatus {
     /// Reads a `Status` message.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(message: &[u8]) -> Result<Self, DecodeError> {
         let mut status = Self::default();
         for field in fields(message) {
@@ -236,7 +254,7 @@ impl ApiStatus {
     }
 
     /// Returns true if the response is HTML: a proxy or load balancer in front of the API server has refused the
-    /// request, so that the response proves nothing about objects.
+    /// request. Such a response proves nothing about objects.
     pub fn is_from_proxy(&self) -> bool {
         self.reason.is_empty() && self.message.trim_start().starts_with('<')
     }

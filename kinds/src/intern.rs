@@ -71,7 +71,7 @@ impl<T: ?Sized + Hash + Eq> Pool<T> {
     }
 }
 
-/// A pool of a type, or of lists of a type, that this module cannot import, because it is defined above it.
+/// A pool of values, or of lists of values, whose type this module cannot import, because a higher module defines it.
 trait RecordPool: Any + Debug + Send + Sync {
     fn len(&self) -> usize;
 }

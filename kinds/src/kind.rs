@@ -70,8 +70,8 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// Returns the object's metadata.
     fn meta(&self) -> &Meta;
 
-    /// Returns the maximum memory of the record in bytes, for kinds whose number of objects an aggregated API decides:
-    /// the memory of their stores is limited. Zero for all other kinds.
+    /// Returns the maximum memory of the record in bytes, for kinds that an aggregated API may serve: its objects may
+    /// be numerous, so the memory of their stores is limited. Zero for all other kinds.
     fn limited_bytes(&self) -> usize {
         0
     }

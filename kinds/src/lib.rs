@@ -3,15 +3,15 @@
 //! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
 //! 27 KB and more. Each kind has one file. No file does IO or contains policy.
 //!
-//! From the bottom up; a module imports only modules that precede it in this list:
+//! The modules, from the bottom up; each imports only modules that precede it in this list:
 //!
 //! 1. [`wire`] reads and writes protobuf without code generated from a schema: fields that are not needed are skipped
 //!    by their length, and a message is changed by splicing, so that a write keeps unknown fields. [`schema`] is the
 //!    one list of field numbers; a test compares it with upstream's `generated.proto` files.
 //! 2. [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.
-//! 4. `decode`: the context of decoders, and their errors. [`meta`], then [`Kind`] and [`metadata_edit`], then
-//!    [`envelope`]: metadata, the trait of all kinds, and the messages around objects.
+//! 4. `decode`: the context of decoders, and their errors. Then [`meta`]: metadata; [`Kind`]: the trait of all kinds;
+//!    [`metadata_edit`]: metadata for a write; [`envelope`]: the messages around objects.
 //! 5. [`template`] and `scheduling`: the parts that several workloads have in common.
 //! 6. One folder per API group. `core` comes after most of them, because its kinds refer to others; `storage`, whose
 //!    attachments contain the specs of volumes, is the last. Kinds are public under flat names, such as [`pod`] and

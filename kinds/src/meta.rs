@@ -27,12 +27,15 @@ impl<'a> Parts<'a> {
     /// The field number of the metadata, which is the same in every kind. A test compares the numbers in `schema` with
     /// upstream's.
     pub const METADATA: u32 = 1;
-    /// See [`Self::METADATA`].
+    /// The field number of the spec, in kinds that have one.
     pub const SPEC: u32 = 2;
-    /// See [`Self::METADATA`].
+    /// The field number of the status, in kinds that have one.
     pub const STATUS: u32 = 3;
 
     /// Finds the parts of an object's message.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
     pub fn read(object: &'a [u8]) -> Result<Self, WireError> {
         let mut parts = Self::default();
         for field in fields(object) {
@@ -223,6 +226,9 @@ pub struct Meta {
 
 impl Meta {
     /// Reads an `ObjectMeta`; each annotation is passed to `annotation` and not stored.
+    ///
+    /// # Errors
+    /// When the message is not well-formed, the name is missing, or the version is not a number.
     pub fn decode(
         interner: &Interner,
         message: &[u8],
@@ -321,7 +327,10 @@ impl Meta {
     }
 }
 
-/// Parses a resource version, at most the largest number of 63 bits.
+/// Parses a resource version: a number of at most 63 bits.
+///
+/// # Errors
+/// When the text is not such a number.
 pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     text.parse().ok().filter(|version| *version <= MAX_VERSION).ok_or_else(|| {
         DecodeError::field(

@@ -64,7 +64,7 @@ pub enum Strategy {
         /// Number of nodes that may have a second pod.
         max_surge: Option<IntOrString>,
     },
-    /// Unknown to this version.
+    /// An unknown type.
     Other(String),
 }
 
@@ -122,8 +122,8 @@ impl DaemonSet {
         self.annotation(TEMPLATE_GENERATION)?.parse().ok()
     }
 
-    /// Prepares pods of the current template with the label of its revision and these tolerations. `None` without the
-    /// template. Upstream: pkg/controller/daemon/util, CreatePodTemplate.
+    /// Prepares pods of the current template with the label of its revision and these tolerations. `None` if the
+    /// template was not decoded. Upstream: pkg/controller/daemon/util, CreatePodTemplate.
     ///
     /// # Errors
     /// When the template is not well-formed.

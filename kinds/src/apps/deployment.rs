@@ -85,7 +85,7 @@ pub struct DeploymentStatus {
     pub available_replicas: i32,
     /// Number of desired pods that are not available.
     pub unavailable_replicas: i32,
-    /// Pods that are being deleted; absent while any ReplicaSet does not report it.
+    /// Pods that are being deleted; absent until every ReplicaSet reports its number.
     pub terminating_replicas: Option<i32>,
     /// Number of name collisions of new ReplicaSets.
     pub collision_count: Option<i32>,
@@ -107,7 +107,7 @@ pub struct NewReplicaSet {
 }
 
 impl Deployment {
-    /// Section: the pod template, and what a PUT needs.
+    /// Section: the pod template, and the raw object for a PUT.
     pub const TEMPLATE: Sections = Sections(1);
 
     /// Returns the value of an annotation.
@@ -115,13 +115,13 @@ impl Deployment {
         label(&self.annotations, key)
     }
 
-    /// Returns the object for a PUT with another template and annotations. `None` if the template was not decoded,
-    /// because a PUT would lose fields.
+    /// Returns the object for a PUT with another template, unless `template` is `None`, and with these edits of its
+    /// annotations. `None` if the template was not decoded, because a PUT would lose fields.
     pub fn update(&self, template: Option<&Template>, annotations: &AnnotationEdits) -> Option<Vec<u8>> {
         Some(self.raw.update(annotations, template.or(self.template.as_ref())?, &[], |_| {}))
     }
 
-    /// Returns the object for a PUT of this status. The API server takes the annotations from it, too.
+    /// Returns the object for a PUT of this status. The API server also applies its annotations.
     pub fn status_update(&self, status: &DeploymentStatus, annotations: &AnnotationEdits) -> Vec<u8> {
         self.raw.status_update(annotations, &status.splice(self.raw.status()))
     }
@@ -156,7 +156,7 @@ impl Deployment {
 }
 
 impl DeploymentStatus {
-    /// Returns true if only the number of terminating pods differs.
+    /// Returns true if the statuses are equal except for the number of terminating pods, which both have or both lack.
     pub fn differs_only_in_terminating(&self, other: &Self) -> bool {
         Self { terminating_replicas: other.terminating_replicas, ..self.clone() } == *other
             && self.terminating_replicas.is_some() == other.terminating_replicas.is_some()

@@ -60,7 +60,7 @@ pub struct ReplicaSetStatus {
 }
 
 impl ReplicaSet {
-    /// Section: the pod template, and what a PUT needs.
+    /// Section: the pod template, and the raw object for a PUT.
     pub const TEMPLATE: Sections = Sections(1);
 
     /// Returns the value of an annotation.

@@ -151,8 +151,9 @@ impl StatefulSet {
             .collect()
     }
 
-    /// Returns a claim for a POST: the template with its labels overridden by those of the selector, a name, and
-    /// further owners. Upstream: pkg/controller/statefulset, getPersistentVolumeClaims.
+    /// Returns a claim for a POST: the template with the name of `key`, with the labels of the selector, which take
+    /// precedence over its own, and with further owners. Upstream: pkg/controller/statefulset,
+    /// getPersistentVolumeClaims.
     pub fn claim(&self, template: &ClaimTemplate<'_>, key: &ObjectKey, owners: &[OwnerRef]) -> Vec<u8> {
         let selector = find(self.raw.spec(), spec::SELECTOR);
         let selected: Vec<(&str, &str)> = fields(selector)
@@ -165,7 +166,7 @@ impl StatefulSet {
         message.put_message(claim::METADATA, |meta| {
             meta.put_str(object_meta::NAME, &key.name);
             meta.put_str(object_meta::NAMESPACE, &key.namespace);
-            // The object was decoded before, so that it is known to be well-formed.
+            // An API server sends only well-formed templates; decoding does not check them.
             let copied = wire::copy_fields(find(template.object, claim::METADATA), meta, |field| match field.number {
                 object_meta::LABELS => !map_entry(field.value.bytes()).is_ok_and(|(name, _)| replaced.contains(name)),
                 object_meta::ANNOTATIONS

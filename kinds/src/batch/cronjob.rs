@@ -39,7 +39,7 @@ pub struct CronJob {
     pub schedule: Str,
     /// The time zone of the schedule; `None`: the time zone of this process.
     pub time_zone: Option<Str>,
-    /// Seconds by which a run may be late.
+    /// Seconds by which a run may be late; `None`: any number.
     pub starting_deadline: Option<i64>,
     /// The handling of overlapping runs.
     pub concurrency: Concurrency,
@@ -72,9 +72,9 @@ pub struct ActiveJob {
 pub struct CronJobStatus {
     /// Running Jobs.
     pub active: Vec<ActiveJob>,
-    /// The scheduled time of the last created Job.
+    /// The scheduled time of the last created Job; zero if there was none.
     pub last_schedule: Time,
-    /// Time of the last success of a Job.
+    /// Time of the last success of a Job; zero if there was none.
     pub last_successful: Time,
 }
 
@@ -157,7 +157,7 @@ impl CronJob {
                     _ => false,
                 }
             });
-            // The template was decoded before, so that it is known to be well-formed.
+            // The template was decoded before, so it is well-formed.
             debug_assert!(copied.is_ok());
             meta.put_entry(object_meta::ANNOTATIONS, SCHEDULED_TIMESTAMP, scheduled);
             controller.put(meta, object_meta::OWNER_REFERENCES);

@@ -29,7 +29,7 @@ pub struct ConfigMap {
 pub struct Body {
     /// The raw entries of `data`; shared by all namespaces with the same contents.
     data: Arc<[u8]>,
-    /// Everything else, without managed fields.
+    /// All other fields of the object, without managed fields.
     rest: Arc<[u8]>,
 }
 

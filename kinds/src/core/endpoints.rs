@@ -52,7 +52,7 @@ pub struct Subset {
 pub struct Address {
     /// The address itself.
     pub ip: Ip,
-    /// Name in DNS, if it has one.
+    /// Name in DNS; empty if it has none.
     pub hostname: Str,
     /// The node that it is on.
     pub node: Option<Str>,
@@ -61,7 +61,7 @@ pub struct Address {
 }
 
 impl Endpoints {
-    /// Section: what a PUT needs.
+    /// Section: the raw object for a PUT.
     pub const WHOLE: Sections = Sections(1);
 
     /// Returns the value of an annotation.
@@ -82,7 +82,7 @@ impl Endpoints {
         })
     }
 
-    /// Returns a new object.
+    /// Returns the object for a POST.
     pub fn create(namespace: &str, name: &str, metadata: &NewMetadata<'_>, subsets: &[Subset]) -> Vec<u8> {
         let mut object = metadata.create(namespace, name);
         subsets.iter().for_each(|subset| subset.put(&mut object));

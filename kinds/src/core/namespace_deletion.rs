@@ -66,7 +66,7 @@ impl TerminatingNamespace {
 
     fn metadata(&self) -> Vec<u8> {
         let (mut object, mut meta) = (Vec::new(), Vec::new());
-        // The object was decoded before, so that it is known to be well-formed.
+        // The object was decoded before, so it is well-formed.
         let copied = without_managed_fields(find(&self.raw, object::METADATA), &mut meta);
         debug_assert!(copied.is_ok());
         object.put_bytes(object::METADATA, &meta);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn update_changes_only_our_fields() {
+    fn update_changes_only_phase_and_conditions() {
         let read = decode(&message("Active"));
         assert_eq!((read.finalizers.len(), read.terminating, read.conditions.len()), (2, false, 0));
         let condition = Condition {

@@ -52,7 +52,7 @@ pub struct Node {
     pub conditions: Box<[NodeCondition]>,
     /// Its link to a cloud instance; only with section [`Node::CLOUD`].
     pub cloud: Option<Box<NodeCloud>>,
-    /// Allocatable CPU in thousandths; zero without [`Node::CPU`].
+    /// Allocatable CPU in thousandths of a core; zero without [`Node::CPU`].
     pub cpu_millis: i64,
     /// Its attached volumes; only with section [`Node::VOLUMES`].
     pub volumes: Option<Box<NodeVolumes>>,
@@ -103,8 +103,8 @@ impl Node {
     }
 }
 
-/// Returns the allocatable CPU in thousandths, rounded up as upstream does; an invalid quantity counts as zero.
-/// Upstream: apimachinery/pkg/api/resource, MilliValue.
+/// Returns the allocatable CPU in thousandths of a core, rounded up; an invalid quantity counts as zero. Upstream:
+/// apimachinery/pkg/api/resource, MilliValue.
 fn allocatable_cpu(status: &[u8]) -> Result<i64, WireError> {
     for field in fields(status) {
         let field = field?;

@@ -36,7 +36,7 @@ pub struct NodeCloud {
 }
 
 impl NodeCloud {
-    /// Reads these parts of a node's spec and status.
+    /// Reads the link to the cloud instance from a node's spec and status.
     ///
     /// # Errors
     /// When they are not well-formed.

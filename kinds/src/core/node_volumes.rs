@@ -59,8 +59,7 @@ impl NodeVolumes {
         self.in_use.binary_search_by(|name| (**name).cmp(volume)).is_ok()
     }
 
-    /// Reads the record from a `NodeStatus`. Names of volumes are unique, so that interning them would only cost
-    /// memory.
+    /// Reads the record from a `NodeStatus`. Names of volumes are unique: interning would only cost memory.
     pub(crate) fn read(is_managed: bool, status: &[u8]) -> Result<Self, WireError> {
         let (mut attached, mut in_use) = (Vec::new(), Vec::new());
         for field in fields(status) {

@@ -1,5 +1,5 @@
-//! ReplicationController: the predecessor of ReplicaSet. A ReplicaSet has all of its fields; only the selector differs,
-//! which is a map of labels here.
+//! ReplicationController: the predecessor of ReplicaSet. A ReplicaSet has all of its fields; only the selector differs:
+//! here it is a map of labels.
 
 use crate::apps::replicaset::ReplicaSet;
 use crate::decode::{Decode, DecodeError};

@@ -41,7 +41,7 @@ pub struct ResourceQuota {
     pub status_hard: Quantities,
     /// Use in the status.
     pub status_used: Quantities,
-    /// Metadata without managed fields, and status: what a PUT of the status needs.
+    /// Metadata without managed fields, and status, for a PUT of the status.
     raw: Arc<[u8]>,
 }
 
@@ -79,7 +79,7 @@ impl ResourceQuota {
     /// Returns the object for a PUT of a status with the limits of the spec and this use.
     pub fn status_update(&self, used: &Quantities) -> Vec<u8> {
         let mut status = Vec::new();
-        // The object was decoded before, so that it is known to be well-formed.
+        // The object was decoded before, so it is well-formed.
         let copied = wire::copy_fields(find(&self.raw, object::STATUS), &mut status, |field| {
             !matches!(field.number, status::HARD | status::USED)
         });

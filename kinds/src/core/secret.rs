@@ -101,7 +101,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Section: what a PUT needs. For single objects that are about to be written.
+    /// Section: the raw object for a PUT. For single objects that are about to be written.
     pub const WHOLE: Sections = Sections(1);
 
     /// Returns the content, if it is a service account's token.
@@ -126,6 +126,9 @@ impl Secret {
     }
 
     /// Returns the object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
     pub fn update(&self, annotations: &[(&str, &str)], data: &[(&str, &[u8])]) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
             field.number != object::DATA

@@ -21,10 +21,13 @@ pub struct ServiceAccount {
 }
 
 impl ServiceAccount {
-    /// Section: what a PUT needs. For single objects that are about to be written.
+    /// Section: the raw object for a PUT. For single objects that are about to be written.
     pub const WHOLE: Sections = Sections(1);
 
     /// Returns the object for a PUT that no longer lists a secret. `None` without [`ServiceAccount::WHOLE`].
+    ///
+    /// # Errors
+    /// When the object that was read is not well-formed.
     pub fn without_secret(&self, secret: &str) -> Option<Result<Vec<u8>, WireError>> {
         let keep = |field: &crate::wire::Field<'_>| {
             field.number != object::SECRETS || find(field.value.bytes(), object_reference::NAME) != secret.as_bytes()

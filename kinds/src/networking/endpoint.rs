@@ -16,7 +16,7 @@ pub const HEADLESS: &str = "service.kubernetes.io/headless";
 /// A port of a subset or slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// Name; may be empty for an only port.
+    /// Name; may be empty if this is the only port.
     pub name: Str,
     /// Protocol, such as `TCP`.
     pub protocol: Str,
@@ -72,7 +72,8 @@ impl Port {
     }
 }
 
-/// The object behind an address. Its resourceVersion is omitted, so that an update of the object changes nothing here.
+/// The object behind an address. Its resourceVersion is omitted, so that a record does not change with each update of
+/// the object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// A pod, referred to only by its identity.

@@ -35,9 +35,9 @@ const PORT: PortFields = PortFields {
 pub struct EndpointSlice {
     /// Metadata.
     pub meta: Meta,
-    /// Its contents. For slices of other controllers only the family, unless section [`EndpointSlice::TARGETS`] is on.
+    /// Its contents. Without a section that selects the slice, only the family.
     pub contents: Contents,
-    /// Annotations of a [`MIRRORED`] slice, except the one that `kubectl apply` sets; empty for other slices.
+    /// All annotations of a [`MIRRORED`] slice; empty for other slices.
     pub annotations: Labels,
     /// The object without managed fields, endpoints and ports.
     raw: Box<[u8]>,

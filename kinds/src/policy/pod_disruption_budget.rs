@@ -34,7 +34,7 @@ pub struct PodDisruptionBudget {
     pub status: BudgetStatus,
     /// The selector as the server sent it.
     raw_selector: Box<[u8]>,
-    /// Metadata without managed fields, and status: what a PUT of the status needs.
+    /// Metadata without managed fields, and status, for a PUT of the status.
     raw: Arc<[u8]>,
 }
 
@@ -176,7 +176,7 @@ impl BudgetStatus {
 impl PodDisruptionBudget {
     /// Returns the object for a PUT of this status.
     pub fn status_update(&self, status: &BudgetStatus) -> Vec<u8> {
-        // The object was decoded before, so that it is known to be well-formed.
+        // The object was decoded before, so it is well-formed.
         let spliced = status.splice(find(&self.raw, object::STATUS)).unwrap_or_default();
         let keep = |field: &wire::Field<'_>| field.number != object::STATUS;
         edited(&self.raw, &[], keep, |object| object.put_bytes(object::STATUS, &spliced)).unwrap_or_default()

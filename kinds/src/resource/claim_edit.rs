@@ -18,8 +18,8 @@ pub fn with_consumer(object: &[u8], consumer: &Consumer) -> Result<Vec<u8>, Wire
     })
 }
 
-/// Returns a copy of `object` that is reserved only for the consumers for which `keeps` holds; without its allocation,
-/// if `deallocates`. Unknown fields of the remaining consumers are kept.
+/// Returns a copy of `object` that is reserved only for the consumers for which `keeps` returns true. `deallocates`
+/// also removes its allocation. Unknown fields of the remaining consumers are kept.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -26,7 +26,7 @@ pub struct ResourcePoolStatusRequest {
     pub pool: Option<Str>,
     /// Maximum number of pools in the status.
     pub limit: Option<i32>,
-    /// The attribute that groups partitions where a pool names none.
+    /// The attribute that groups devices by partition type in pools that name no such attribute.
     pub partition_attribute: Option<Str>,
     /// The status, once it is set.
     pub completed: Option<CompletedStatus>,
@@ -41,7 +41,7 @@ pub struct CompletedStatus {
     pub since: Time,
 }
 
-/// Devices of a pool, by their use.
+/// Numbers of slices and devices of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// Number of slices.
@@ -54,7 +54,7 @@ pub struct DeviceCounts {
     pub unavailable: i32,
 }
 
-/// Devices of one partition type.
+/// Numbers of devices of one partition type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     /// The grouping attribute.
@@ -100,7 +100,7 @@ pub struct Pool {
     pub name: Str,
     /// Its newest generation.
     pub generation: i64,
-    /// The one node that has all devices.
+    /// The node that has all devices of the pool; `None` if there is no such node.
     pub node: Option<String>,
     /// Numbers of devices; `None` while slices are missing.
     pub devices: Option<DeviceCounts>,
@@ -167,8 +167,8 @@ impl Shareable {
 }
 
 impl ResourcePoolStatusRequest {
-    /// Returns the object for a PUT of its status with these pools out of `count`, and the condition `Complete` with
-    /// this message.
+    /// Returns the object for a PUT of its status with these pools, `count` as the number of all pools that match, and
+    /// the condition `Complete` with this message.
     ///
     /// # Errors
     /// When the object that was read is not well-formed.

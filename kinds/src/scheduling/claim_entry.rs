@@ -38,7 +38,7 @@ pub enum ClaimStatus {
 pub enum ResolvedClaim<'a> {
     /// The claim with this name, regardless of its owner.
     Shared(&'a Str),
-    /// The claim with this name, which was created for the entry and has to be owned accordingly.
+    /// The claim with this name, which was created for the entry: the pod or PodGroup must own it.
     Generated(&'a Str),
     /// No claim is needed.
     NotNeeded,
@@ -70,7 +70,7 @@ impl EntryFields {
 }
 
 impl ClaimEntry {
-    /// Reads the entries in the field `listed` of a spec, with those in the field `reported` of a status.
+    /// Reads the entries in the field `listed` of a spec, each with its status from the field `reported` of a status.
     ///
     /// # Errors
     /// When a message is not well-formed.

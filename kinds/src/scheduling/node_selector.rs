@@ -39,6 +39,9 @@ pub struct Requirement {
 
 impl NodeSelector {
     /// Reads a `NodeSelector` message.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let mut selector = Self::default();
         for field in fields(message) {

@@ -32,6 +32,9 @@ pub struct Placement {
 
 impl Placement {
     /// Reads a `PodSpec` message.
+    ///
+    /// # Errors
+    /// When `spec` is not well-formed.
     pub fn decode(interner: &Interner, spec: &[u8]) -> Result<Self, WireError> {
         let mut node_labels = Vec::new();
         let mut placement = Self {
@@ -125,6 +128,9 @@ pub struct NodeSpecTemplate {
 
 impl NodeSpecTemplate {
     /// Prepares a spec. `tolerations` replace those for the same taints, or are appended.
+    ///
+    /// # Errors
+    /// When `spec` is not well-formed.
     pub fn new(spec: &[u8], tolerations: &[Toleration<'_>]) -> Result<Self, WireError> {
         let mut rest = Vec::with_capacity(spec.len() + 512);
         let mut missing: Vec<&Toleration<'_>> = tolerations.iter().collect();

@@ -172,7 +172,7 @@ impl Tolerations {
 
     /// Returns the tolerations, in the pod's order.
     pub fn iter(&self) -> impl Iterator<Item = Toleration<'_>> {
-        // The tolerations were decoded before, so that they are known to be well-formed.
+        // The tolerations were decoded before, so they are well-formed.
         fields(&self.0).flatten().filter_map(|field| Toleration::decode(field.value.bytes()).ok())
     }
 }

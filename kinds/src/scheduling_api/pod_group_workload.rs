@@ -1,4 +1,4 @@
-//! Workload: templates of PodGroups, and the object that they belong to.
+//! Workload, which contains templates of PodGroups: only the reference to the object that it belongs to.
 
 use crate::wire::find;
 use crate::wire::schema::{typed_local_object_reference as reference, workload, workload_spec};

@@ -13,7 +13,7 @@ pub struct CsiDriver {
     pub meta: Meta,
     /// Its volumes have to be attached to a node; true if the field is absent.
     pub attach_required: bool,
-    /// Its volumes can be mounted with a SELinux context; false if the field is absent.
+    /// Its volumes can be mounted with an SELinux context; false if the field is absent.
     pub selinux_mount: bool,
 }
 

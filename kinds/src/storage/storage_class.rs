@@ -19,7 +19,7 @@ const IS_DEFAULT: [&str; 2] =
 pub enum BindingMode {
     /// The claim is bound as soon as it exists.
     Immediate,
-    /// Once a pod that uses the claim is scheduled.
+    /// The claim is bound once a pod that uses it is scheduled.
     WaitForFirstConsumer,
 }
 

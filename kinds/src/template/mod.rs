@@ -31,6 +31,9 @@ pub struct Template {
 
 impl Template {
     /// Reads a `PodTemplateSpec` message.
+    ///
+    /// # Errors
+    /// When its metadata is not well-formed.
     pub fn decode(context: &Decode, message: &[u8]) -> Result<Self, WireError> {
         let meta = find(message, pod_template_spec::METADATA);
         let mut labels = Vec::new();
@@ -59,7 +62,7 @@ impl Template {
     /// Returns the same template with another value for one label, or without the label.
     pub fn with_label(&self, key: &str, value: Option<&str>) -> Self {
         let mut meta = Vec::with_capacity(self.meta.len() + 64);
-        // The message was decoded before, so that it is known to be well-formed.
+        // The message was decoded before, so it is well-formed.
         let copied = wire::copy_fields(&self.meta, &mut meta, |field| !is_label(field, key));
         debug_assert!(copied.is_ok());
         let mut labels: Vec<(Str, Str)> = self.labels.iter().filter(|(name, _)| **name != *key).cloned().collect();
@@ -88,8 +91,8 @@ impl Template {
         message
     }
 
-    /// Returns true if both templates create the same pods, regardless of their hash label. Bytes are compared;
-    /// quantities that are spelled differently are equal, too. Upstream: pkg/controller/deployment/util,
+    /// Returns true if both templates create the same pods, regardless of their hash label. Fields are compared byte by
+    /// byte, except for quantities, which are compared by value. Upstream: pkg/controller/deployment/util,
     /// EqualIgnoreHash.
     pub fn equal_ignoring_hash(&self, other: &Self) -> bool {
         let spec = || {
@@ -125,13 +128,13 @@ pub fn fnv1a_32(bytes: impl Iterator<Item = u8>) -> u32 {
     bytes.fold(FNV_OFFSET, fnv1a)
 }
 
-/// Returns a number as letters that form no words. Upstream: apimachinery/pkg/util/rand, SafeEncodeString of its
-/// digits.
+/// Returns a number as letters and digits that form no words. Upstream: apimachinery/pkg/util/rand, SafeEncodeString of
+/// its decimal digits.
 pub fn safe_name(number: u32) -> String {
     number.to_string().bytes().map(|digit| SAFE_LETTERS[usize::from(digit) % SAFE_LETTERS.len()] as char).collect()
 }
 
-/// Letters that form no words.
+/// Letters and digits that form no words.
 const SAFE_LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// The initial hash, and the factor for each byte, of the 32-bit FNV-1a algorithm.
 const FNV_OFFSET: u32 = 2_166_136_261;
@@ -360,7 +363,7 @@ mod tests {
     #[test]
     fn depth_of_the_pod_schema_is_bounded() {
         fn depth(message: &Message, above: usize) -> usize {
-            assert!(above < 16, "{} is too deep, or inside itself", message.name);
+            assert!(above < 16, "{} is nested too deeply, or contains itself", message.name);
             message.nested.iter().map(|nested| depth(nested.message, above + 1)).max().unwrap_or(above)
         }
         assert_eq!(depth(&POD_SPEC, 0), 8);

@@ -38,7 +38,7 @@ pub struct PodEdits<'a> {
     pub hostname: Option<String>,
     /// Its subdomain; an empty one removes the template's.
     pub subdomain: Option<&'a str>,
-    /// Volumes and the claims behind them; they replace volumes of the same names.
+    /// Volumes and the claims behind them; they replace volumes with the same names.
     pub claims: Vec<(String, String)>,
     /// A variable of all containers and init containers.
     pub env: Option<FieldEnv<'a>>,
@@ -185,7 +185,7 @@ fn sets(edited: &[(&str, String)], entry: &Field<'_>) -> bool {
 }
 
 fn copy(message: &[u8], out: &mut Vec<u8>, keep: impl FnMut(&Field<'_>) -> bool) {
-    // The template was decoded before, so that it is known to be well-formed.
+    // The template was decoded before, so it is well-formed.
     let copied = wire::copy_fields(message, out, keep);
     debug_assert!(copied.is_ok());
 }

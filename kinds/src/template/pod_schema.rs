@@ -1,4 +1,4 @@
-//! The messages inside a `PodSpec`: which of its fields hold other messages, at any depth.
+//! The messages inside a `PodSpec`, at any depth, and the fields that hold them.
 //!
 //! On the wire, protobuf encodes a nested message and a string in the same way. With this list, a user's string is
 //! never read as a message, and a comparison descends no deeper than the list. A field that is not listed, because it

@@ -21,8 +21,8 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 const METADATA: u32 = Parts::METADATA;
 const SPEC: u32 = Parts::SPEC;
 const STATUS: u32 = Parts::STATUS;
-/// The template's field in the spec of Deployments, ReplicaSets and StatefulSets. Of other workloads only the status is
-/// written, and their specs are not stored.
+/// The template's field in the spec of Deployments, ReplicaSets and StatefulSets. For other workloads, only the status
+/// is written and the spec is not stored.
 const TEMPLATE: u32 = 3;
 
 /// New values of annotations; `None` removes one.
@@ -34,6 +34,9 @@ pub struct Raw(Arc<[u8]>);
 
 impl Raw {
     /// Stores the parts of an object that an update needs.
+    ///
+    /// # Errors
+    /// When `object` is not well-formed.
     pub fn keep(object: &[u8]) -> Result<Self, WireError> {
         let mut kept = Vec::with_capacity(object.len());
         for field in fields(object) {
@@ -74,7 +77,7 @@ impl Raw {
         let mut object = Vec::with_capacity(self.0.len() + template.spec.len() + 256);
         self.put_metadata(&mut object, edits);
         object.put_message(SPEC, |spec| {
-            // The object was decoded before, so that it is known to be well-formed.
+            // The object was decoded before, so it is well-formed.
             let copied = wire::copy_fields(find(&self.0, SPEC), spec, |field| !dropped.contains(&field.number));
             debug_assert!(copied.is_ok());
             put(spec);
@@ -110,6 +113,9 @@ impl Raw {
 }
 
 /// Returns the metadata, and all annotations except the one that `kubectl apply` sets.
+///
+/// # Errors
+/// As [`Meta::decode`].
 pub fn annotated_meta(interner: &Interner, message: &[u8]) -> Result<(Meta, Labels), DecodeError> {
     let mut annotations = Vec::new();
     let meta = Meta::decode(interner, message, |key, value| {

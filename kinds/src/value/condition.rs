@@ -41,6 +41,9 @@ pub struct ConditionFields {
 
 impl Condition {
     /// Reads a condition message.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(interner: &Interner, numbers: &ConditionFields, message: &[u8]) -> Result<Self, WireError> {
         let empty = interner.str("");
         let mut condition = Self {
@@ -84,7 +87,7 @@ impl Condition {
 /// Returns a copy of the status `old` without the fields `ours`, and with the fields that `put` appends.
 pub fn splice(old: &[u8], ours: &[u32], put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut status = Vec::with_capacity(old.len() + 128);
-    // The status was decoded before, so that it is known to be well-formed.
+    // The status was decoded before, so it is well-formed.
     let copied = wire::copy_fields(old, &mut status, |field| !ours.contains(&field.number));
     debug_assert!(copied.is_ok());
     put(&mut status);

@@ -15,6 +15,9 @@ pub enum IntOrString {
 
 impl IntOrString {
     /// Reads an `IntOrString` message.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(message: &[u8]) -> Result<Self, WireError> {
         let (mut kind, mut int, mut text) = (0, 0, "");
         for field in fields(message) {

@@ -49,8 +49,8 @@ impl Amount {
         Some(Self { nanos: nanos(text)?, format })
     }
 
-    /// Returns a text from which [`Amount::from_exact_text`] reads the same amount in the same format: the canonical form,
-    /// or after a tilde the billionths, if that form is rounded to whole bytes or has lost the format.
+    /// Returns a text from which [`Amount::from_exact_text`] reads the same amount in the same format: the canonical
+    /// form, or the billionths after a tilde if the canonical form is rounded to whole bytes or has lost the format.
     pub(crate) fn exact_text(self) -> String {
         let is_kept = self.nanos % ONE == 0 && self.nanos.unsigned_abs() >= 1024 * ONE.unsigned_abs();
         if self.format == Format::Binary && !is_kept { format!("~{}", self.nanos) } else { self.to_string() }
@@ -69,7 +69,7 @@ impl Amount {
         self.nanos == 0
     }
 
-    /// Returns the sum, in the format of the first nonzero one.
+    /// Returns the sum, in the format of the first nonzero amount.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
@@ -97,7 +97,7 @@ impl Amount {
     /// Returns the next whole number that is not smaller.
     #[must_use]
     pub fn rounded_up(self) -> Self {
-        // Sums are saturated, so that the next whole number may not fit either.
+        // A sum may be saturated: then no larger whole number fits.
         let whole = self.nanos.div_euclid(ONE) + i128::from(self.nanos.rem_euclid(ONE) != 0);
         Self { nanos: whole.saturating_mul(ONE), ..self }
     }
@@ -171,6 +171,9 @@ pub fn raise<'a>(max: &mut Amounts<'a>, other: &Amounts<'a>) {
 }
 
 /// Adds an entry of a `map<string, Quantity>`; an invalid quantity is skipped.
+///
+/// # Errors
+/// When `entry` is not well-formed.
 pub fn read_entry<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) -> Result<(), WireError> {
     let (name, text) = named_text(entry)?;
     amounts.extend(Amount::parse(text).map(|amount| (name, amount)));
@@ -178,6 +181,9 @@ pub fn read_entry<'a>(amounts: &mut Amounts<'a>, entry: &'a [u8]) -> Result<(), 
 }
 
 /// Returns key and text of an entry of a `map<string, Quantity>`.
+///
+/// # Errors
+/// When `entry` is not well-formed.
 pub fn named_text(entry: &[u8]) -> Result<(&str, &str), WireError> {
     let (mut name, mut text) = ("", "");
     for field in fields(entry) {

@@ -28,7 +28,7 @@ const MAX_SCANNED: usize = 32;
 #[derive(Debug, Clone, Default)]
 pub struct Requirements {
     list: Vec<Requirement>,
-    /// The same requirements in the form for comparisons, from the first one on; `None` if there are few.
+    /// The same requirements, grouped by key at the first comparison; `None` if they are few enough to scan.
     rules: Option<Arc<OnceLock<LabelRules>>>,
 }
 
@@ -72,6 +72,9 @@ impl FromIterator<Requirement> for Requirements {
 
 impl Selector {
     /// Reads a `LabelSelector` message that is present.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let mut requirements = Vec::new();
         for field in fields(message) {

@@ -14,6 +14,9 @@ impl Time {
     }
 
     /// Reads a `Time` message.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn decode(message: &[u8]) -> Result<Self, WireError> {
         let mut seconds = 0;
         for field in fields(message) {

@@ -29,10 +29,10 @@ pub enum WireError {
 
 /// Memory that the elements of a repeated field may take for each byte of their message.
 ///
-/// An API server sends each field of an element that is not optional, and validates some: the records of the smallest
-/// elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. The limit is above
-/// that, so that objects of an API server never exceed it. Only a hostile aggregated API does: it may send elements of
-/// two bytes.
+/// An API server sends all fields of an element that are not optional, and validates some of them. Therefore the
+/// records of the smallest elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. The
+/// limit is above that: objects of an API server never exceed it. Only a hostile aggregated API does: it may send
+/// elements of two bytes.
 const MAX_EXPANSION: usize = 24;
 
 /// Memory that the elements of a repeated field may take in any case, in bytes.
@@ -109,7 +109,7 @@ pub struct Field<'a> {
     pub raw: &'a [u8],
 }
 
-/// Iterates over the fields of a message; stops after the first error.
+/// An iterator over the fields of a message; it ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     message: &'a [u8],
@@ -208,6 +208,9 @@ impl Head {
 }
 
 /// Returns the key and value of a `map<string, string>` entry.
+///
+/// # Errors
+/// When `entry` is not well-formed.
 pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), WireError> {
     let (mut key, mut value) = ("", "");
     for field in fields(entry) {
@@ -221,7 +224,7 @@ pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), WireError> {
     Ok((key, value))
 }
 
-/// Appends fields to a message that is being built.
+/// A message that is built by appending fields.
 pub trait Put {
     /// Appends a bare varint.
     fn put_varint(&mut self, value: u64);
@@ -282,6 +285,9 @@ impl Put for Vec<u8> {
 }
 
 /// Copies the fields of `message` that `keep` selects to `out`, unchanged.
+///
+/// # Errors
+/// When `message` is not well-formed.
 pub fn copy_fields(
     message: &[u8],
     out: &mut Vec<u8>,

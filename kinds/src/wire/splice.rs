@@ -7,6 +7,9 @@ use crate::wire::{Field, Put, WireError, copy_fields, fields, find, map_entry};
 const METADATA: u32 = 1;
 
 /// Appends an ObjectMeta without `managedFields`, which no controller reads and no write sends.
+///
+/// # Errors
+/// When `message` is not well-formed.
 pub fn without_managed_fields(message: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
     copy_fields(message, out, |field| field.number != object_meta::MANAGED_FIELDS)
 }
@@ -99,6 +102,9 @@ pub fn with_part(
 }
 
 /// Returns the key and value of an entry of a `map<string, bytes>`.
+///
+/// # Errors
+/// When `entry` is not well-formed.
 pub fn data_entry(entry: &[u8]) -> Result<(&str, &[u8]), WireError> {
     let mut key = "";
     let mut value = &[][..];

@@ -1,4 +1,5 @@
-//! Scaling rules of an autoscaler (pkg/apis/autoscaling/v2, GenerateHPAScaleUpRules and GenerateHPAScaleDownRules).
+//! Scaling rules of an autoscaler. Upstream: pkg/apis/autoscaling/v2, GenerateHPAScaleUpRules and
+//! GenerateHPAScaleDownRules.
 
 use crate::value::quantity;
 use crate::wire::schema::{
@@ -18,13 +19,14 @@ pub struct Behavior {
 /// Rules for one direction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// Stabilization window in seconds.
+    /// Stabilization window in seconds; `None`: the default of the controller.
     pub window: Option<i32>,
     /// Selection among several policies.
     pub select: Select,
     /// Limits of changes over time.
     pub policies: Box<[Policy]>,
-    /// Relative difference between metric and target that does not cause scaling.
+    /// Relative difference between metric and target that does not cause scaling, such as 0.1 for 10 %. `None`: the
+    /// default of the controller.
     pub tolerance: Option<f64>,
 }
 
@@ -82,7 +84,7 @@ impl Behavior {
 }
 
 impl Rules {
-    /// Overrides these rules with the given ones.
+    /// Overrides these rules with those in an `HPAScalingRules` message.
     fn read(&mut self, message: &[u8]) -> Result<(), WireError> {
         let mut policies = Vec::new();
         for field in fields(message) {

@@ -68,7 +68,7 @@ pub enum Source {
 pub struct MetricId {
     /// Name of the metric.
     pub name: Str,
-    /// Selector among the metrics of that name; [`Selector::Nothing`] if it is not given.
+    /// Selector among the metrics with that name; [`Selector::Nothing`] if it is not given.
     pub selector: Selector,
     /// The selector as the server sent it.
     raw: Option<Box<[u8]>>,
@@ -109,7 +109,7 @@ impl MetricId {
 /// The target of a metric; amounts in thousandths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
-    /// The target's type, for metrics of objects.
+    /// The target's type: `Value`, `AverageValue` or `Utilization`.
     pub kind: Str,
     /// Target of the total value.
     pub value: Option<i64>,

@@ -39,7 +39,7 @@ pub struct HorizontalPodAutoscaler {
     pub behavior: Option<Box<Behavior>>,
     /// `status`, as last read.
     pub status: AutoscalerStatus,
-    /// Metadata without managed fields, and status: what a PUT of the status needs.
+    /// Metadata without managed fields, and status, for a PUT of the status.
     raw: Arc<[u8]>,
 }
 
@@ -82,7 +82,7 @@ impl HorizontalPodAutoscaler {
     /// Returns the object for a PUT of this status: the server takes metadata and status from it and ignores the spec.
     pub fn status_update(&self, status: &AutoscalerStatus) -> Vec<u8> {
         let spliced = status.splice(find(&self.raw, object::STATUS));
-        // The object was decoded before, so that it is known to be well-formed.
+        // The object was decoded before, so it is well-formed.
         let keep = |field: &Field<'_>| field.number != object::STATUS;
         edited(&self.raw, &[], keep, |object| object.put_bytes(object::STATUS, &spliced)).unwrap_or_default()
     }

@@ -52,7 +52,7 @@ pub struct Job {
     pub parallelism: i32,
     /// Required number of succeeded pods. `None`: a work queue, which is complete once one pod has succeeded.
     pub completions: Option<i32>,
-    /// Seconds for which it may run.
+    /// Seconds for which the Job may run.
     pub active_deadline: Option<i64>,
     /// Number of tolerated failures.
     pub backoff_limit: i32,
@@ -60,7 +60,7 @@ pub struct Job {
     pub backoff_limit_per_index: Option<i32>,
     /// Number of indexes that may fail.
     pub max_failed_indexes: Option<i32>,
-    /// Seconds between its end and its deletion.
+    /// Seconds between the end of the Job and its deletion.
     pub ttl: Option<i32>,
     /// `spec.completionMode`: `Indexed` if each pod has an index.
     pub completion_mode: CompletionMode,
@@ -76,7 +76,7 @@ pub struct Job {
     pub failure_policy: Option<FailurePolicy>,
     /// Rules of the success policy, each sufficient for success; empty without a policy.
     pub success_policy: Vec<SuccessRule>,
-    /// Its pods' containers are restarted in place after a failure.
+    /// Its pods' containers are restarted in place after a failure; false without section [`Job::TEMPLATE`].
     pub restarts_in_place: bool,
     /// Template of its pods; only with section [`Job::TEMPLATE`].
     pub template: Option<Template>,

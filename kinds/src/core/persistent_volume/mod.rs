@@ -20,7 +20,7 @@ pub use edit::{with_claim, with_phase, without_claim, without_claim_uid};
 pub use source::Source;
 
 /// Annotation of a volume or claim: its reference to the claim or volume was set by the binder or the scheduler, not by
-/// the user, so that the binder may remove the reference.
+/// the user. Therefore the binder may remove the reference.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// Annotation with the provisioner that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
@@ -28,7 +28,7 @@ pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 /// Annotation with the capacity before a resize that waits for the node.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
-/// Annotation with the storage class; takes precedence over the field, even if it is empty.
+/// Annotation with the storage class; even an empty annotation takes precedence over the field.
 pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Annotation with the resource group of an Azure file share.
@@ -143,7 +143,7 @@ impl ClaimRef {
     }
 }
 
-/// Properties that most volumes of a storage class have in common, so that records share them.
+/// Properties that are mostly equal for the volumes of a storage class. Records with equal properties share one copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CommonProperties {
     /// Annotations that controllers of volumes read; see [`PersistentVolume::annotation`].
@@ -156,7 +156,7 @@ pub struct CommonProperties {
     pub reclaim_policy: ReclaimPolicy,
     /// `spec.storageClassName`; see [`PersistentVolume::class`].
     pub spec_class: Str,
-    /// `spec.volumeMode`: containers get it as a file system or as a block device.
+    /// `spec.volumeMode`: containers get the volume as a file system or as a block device.
     pub volume_mode: VolumeMode,
     /// `spec.volumeAttributesClassName`; empty if absent.
     pub attributes_class: Str,
@@ -208,7 +208,7 @@ impl PersistentVolume {
         self.annotation(BETA_STORAGE_CLASS).unwrap_or(&self.spec_class)
     }
 
-    /// Returns the capacity of storage; `None` if there is none or it cannot be read.
+    /// Returns the capacity of storage; `None` if it is absent or not a valid quantity.
     pub fn storage(&self) -> Option<Amount> {
         Amount::parse(&self.capacity)
     }
@@ -284,7 +284,7 @@ impl Kind for PersistentVolume {
                 annotations.push((interner.str(key), interner.str(value)));
             }
         })?;
-        // The record of its claim has the same name in `volume_name`.
+        // The name is interned, because `volume_name` of the claim is equal.
         meta.name = interner.str(&meta.name);
         let common = CommonProperties::read(interner, interner.labels(annotations), spec)?;
         let common = interner.record(&common);

@@ -44,6 +44,9 @@ pub enum Source {
 impl Source {
     /// Reads a `PersistentVolumeSource` message. If several sources are set, which the API refuses, the last one
     /// applies.
+    ///
+    /// # Errors
+    /// When `message` is not well-formed.
     pub fn read(interner: &Interner, message: &[u8]) -> Result<Self, WireError> {
         let mut source = Self::None;
         for field in fields(message) {

@@ -82,8 +82,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, object::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition at the place of the one of its type, or after all others. The time
-/// of its last probe is not set.
+/// Returns a copy of the claim with this condition. It takes the position of the condition with the same type, or
+/// follows all others if there is none. `lastProbeTime` is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.
@@ -197,7 +197,7 @@ mod tests {
             .filter(|field| field.number == status::CONDITIONS)
             .collect();
         let types: Vec<&[u8]> = conditions.iter().map(|field| find(field.value.bytes(), condition::TYPE)).collect();
-        // Upstream's tests read the first condition and expect the one of the resizer.
+        // Upstream's tests expect that the first condition is that of the resizer.
         assert_eq!(types, [&b"Resizing"[..], b"Unused", b"Resized"]);
         assert_eq!(Time::decode(find(conditions[1].value.bytes(), condition::LAST_TRANSITION_TIME)), Ok(Time(9)));
         assert_eq!(find(find(&second, object::STATUS), 10), b"health");

@@ -75,7 +75,7 @@ impl Phase {
     }
 }
 
-/// Properties that claims from the same template mostly have in common, so that records share them.
+/// Properties that are mostly equal for claims from the same template. Records with equal properties share one copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CommonProperties {
     /// Annotations that controllers of volumes read; see [`PersistentVolumeClaim::annotation`].
@@ -154,18 +154,18 @@ impl PersistentVolumeClaim {
         self.annotation(BETA_STORAGE_CLASS).or(self.spec_class.as_deref()).unwrap_or_default()
     }
 
-    /// Returns true if the claim names a class, even an empty one, so that it does not get the default class.
+    /// Returns true if the claim names a class, even an empty one: it does not get the default class.
     pub fn names_class(&self) -> bool {
         self.spec_class.is_some() || self.annotation(BETA_STORAGE_CLASS).is_some()
     }
 
-    /// Returns the requested storage; `None` if there is none or it cannot be read.
+    /// Returns the requested storage; `None` if it is absent or not a valid quantity.
     pub fn requested(&self) -> Option<Amount> {
         Amount::parse(&self.request)
     }
 
-    /// Returns the storage capacity of its volume, as its status reports it; `None` if there is none or it cannot be
-    /// read.
+    /// Returns the storage capacity of its volume, as its status reports it; `None` if it is absent or not a valid
+    /// quantity.
     pub fn storage_capacity(&self) -> Option<Amount> {
         Amount::parse(&self.capacity)
     }
@@ -331,7 +331,7 @@ impl Kind for PersistentVolumeClaim {
                 annotations.push((interner.str(key), interner.str(value)));
             }
         })?;
-        // The records of its volume and of the pods that use it have the same name.
+        // The name is interned, because the records of its volume and of its pods contain it, too.
         meta.name = interner.str(&meta.name);
         let mut common = CommonProperties::new(interner, interner.labels(annotations));
         common.read_spec(interner, spec)?;

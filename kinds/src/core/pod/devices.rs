@@ -21,7 +21,7 @@ pub struct Devices {
 pub struct UsedClaim<'a> {
     /// Its name.
     pub name: &'a Str,
-    /// It was created for this pod from a template, so that the pod has to be its owner.
+    /// It was created for this pod from a template: the pod must be its owner.
     pub is_generated: bool,
 }
 

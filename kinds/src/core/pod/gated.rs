@@ -1,7 +1,7 @@
 //! A pod with its readiness gates and their conditions.
 //!
-//! This is a separate record, so that the pods of other controllers do not grow; a process that needs it watches pods
-//! in this form only.
+//! This is a separate record, so that the records of pods for other controllers do not grow. A process that needs gates
+//! watches pods in this form only.
 
 use std::collections::HashMap;
 

@@ -32,7 +32,7 @@ pub use selinux::{SeLinux, SeLinuxMount};
 pub use usage::{PackedUsage, Usage};
 pub use volumes::{ClaimVolume, InTreeVolume, Volumes};
 
-/// Pods with a lower cost are deleted first.
+/// Annotation with the deletion cost of a pod: pods with a lower cost are deleted first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// `status.phase`.
@@ -253,8 +253,8 @@ impl Kind for Pod {
 }
 
 impl Pod {
-    /// Reads the relevant fields of the spec; returns the names of its sidecars, sorted: a pod may have tens of
-    /// thousands.
+    /// Reads the relevant fields of the spec; returns the names of its sidecars, sorted for binary searches: a pod may
+    /// have tens of thousands.
     fn read_spec<'a>(&mut self, context: &Decode, spec: &'a [u8]) -> Result<Vec<&'a str>, WireError> {
         let mut sidecars = Vec::new();
         for field in fields(spec) {

@@ -44,7 +44,7 @@ pub enum Part {
     Init,
     /// The pod as a whole.
     Pod,
-    /// The overhead of running it, in addition to its containers.
+    /// The overhead of running the pod, in addition to its containers.
     Overhead,
 }
 

@@ -13,7 +13,8 @@ use crate::wire::{WireError, fields, find, find_str};
 pub struct SeLinux {
     /// `spec.securityContext.seLinuxChangePolicy` is `Recursive`: the files of a volume are relabeled one by one.
     pub is_recursive: bool,
-    /// Volumes that a container mounts, sorted by name: all attachable ones, and others only with several labels.
+    /// Volumes that a container mounts, sorted by name: all attachable ones, and those of the others that have several
+    /// labels.
     pub mounts: Box<[SeLinuxMount]>,
 }
 
@@ -35,8 +36,8 @@ impl SeLinux {
     }
 }
 
-/// Reads the labels of the volumes with these names, and of those with several labels. The cost is linear in the size
-/// of the pod, in which neither volumes nor mounts are limited.
+/// Reads the labels of the volumes with these names, and of other volumes that have several labels. The cost is linear
+/// in the size of the pod, in which neither volumes nor mounts are limited.
 pub(super) fn read(interner: &Interner, spec: &[u8], names: &HashSet<&str>) -> Result<Option<Box<SeLinux>>, WireError> {
     let context = find(spec, pod_spec::SECURITY_CONTEXT);
     let pod_label = label(context, pod_security_context::SE_LINUX_OPTIONS)?;

@@ -32,13 +32,13 @@ pub struct PackedUsage(Arc<[u8]>);
 /// A pod's use of quota.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage<'a> {
-    /// Requests of all its containers and of itself.
+    /// Requests of its containers and of the pod itself.
     pub requests: Amounts<'a>,
-    /// Limits of all its containers and of itself.
+    /// Limits of its containers and of the pod itself.
     pub limits: Amounts<'a>,
     /// Name of its priority class; empty without one.
     pub priority_class: &'a str,
-    /// It has a deadline.
+    /// `spec.activeDeadlineSeconds` is set and not negative: the scope `Terminating` contains the pod.
     pub terminating: bool,
     /// Its QoS class is BestEffort: by its status, or, if that has no class, because it has neither requests nor limits
     /// of CPU and memory.
@@ -52,7 +52,7 @@ pub struct Usage<'a> {
 }
 
 impl PackedUsage {
-    /// Packs the parts of a pod.
+    /// Computes and packs the use of quota by a pod.
     pub(super) fn read(context: &Decode, meta: &[u8], spec: &[u8], status: &[u8]) -> Result<Self, WireError> {
         let usage = Usage::read(meta, spec, status, context.sections)?;
         let mut out = Vec::new();
@@ -187,7 +187,7 @@ struct Pod<'a> {
     qos: &'a str,
 }
 
-/// Returns a container's requests or limits, which are then summed up over the containers.
+/// A function that returns a container's requests or limits, which are then summed over the containers.
 type AmountsView<'v, 'a> = &'v dyn Fn(&Container<'a>, Option<&KubeletResources<'a>>) -> Amounts<'a>;
 
 impl<'a> Pod<'a> {
@@ -214,9 +214,9 @@ impl<'a> Pod<'a> {
     }
 
     /// Returns the requests with the overhead. The amounts that the kubelet reports as allocated and as actual always
-    /// count: the result is the maximum of these and of the requests of the containers. The latter do not count if the
-    /// node has refused a change permanently. Requests of the pod itself override the sum of the containers
-    /// (component-helpers/resource, PodRequests).
+    /// count: the result is the maximum of these and of the requests of the containers. The requests of the containers
+    /// do not count if the node has refused a change permanently. Requests of the pod itself override the sum of the
+    /// containers (component-helpers/resource, PodRequests).
     fn requests(&self) -> Amounts<'a> {
         let requested = |container: &Container<'a>| {
             if self.infeasible { Amounts::new() } else { container.resources.requests.clone() }

@@ -1,4 +1,4 @@
-//! The claims behind a pod's volumes, and whether the pod may still use them.
+//! The claims behind a pod's volumes, and the state that decides if the pod may still use them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find, find_str};
 
-/// The claims behind a pod's volumes, and whether the pod may still use them.
+/// The claims behind a pod's volumes, and the state that decides if the pod may still use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volumes {
     /// The volumes with a claim behind them, sorted by the claim's name: a pod may have tens of thousands of them. See
@@ -158,7 +158,7 @@ fn is_running(status: &[u8]) -> Result<bool, WireError> {
         );
         if is_container {
             let state = find(field.value.bytes(), container_status::STATE);
-            // An empty message means an unknown time, so that its presence counts and not its content. A container
+            // The presence of the message counts, not its content: it is empty if its times are unknown. A container
             // without any state may run.
             let does_not_run = [container_state::WAITING, container_state::TERMINATED];
             if !fields(state).flatten().any(|field| does_not_run.contains(&field.number)) {
