@@ -63,8 +63,8 @@ pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
 const BUILD_BYTES: u64 = 3 << 30;
 const REBUILD_BYTES: u64 = 500 << 20;
 
-/// Returns the folder of builds, and the bytes that [`build`] of these packages writes there with a profile, if any is
-/// to be built.
+/// Returns the folder of builds, and the bytes that a [`build`] of these packages with a profile writes there; `None`
+/// if none of them has to be built.
 pub fn space(packages: &[&str], profile: &str) -> Option<(PathBuf, u64)> {
     let packages: Vec<&&str> = packages.iter().filter(|package| root::built(package).is_none()).collect();
     // This program is in the folder of a profile in the folder of all builds.

@@ -52,7 +52,7 @@ impl Console {
         self.line(&format!("  {} {text} ({:.1} s)", self.paint(GREEN, "✓"), after.as_secs_f64()));
     }
 
-    /// Prints the failure of a step, or of all.
+    /// Prints the failure of a step, or of the whole command.
     pub fn failed(&self, text: &str) {
         self.line(&format!("  {} {text}", self.paint(RED, "✗")));
     }

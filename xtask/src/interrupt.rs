@@ -61,7 +61,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<Result<T, ExitCod
             }
         }
     });
-    // Threads that still build programs are not waited for.
+    // Does not wait for threads that still build programs.
     runtime.shutdown_background();
     ended
 }

@@ -11,7 +11,7 @@ use crate::root;
 /// The subfolder with the programs that were measured.
 const PROGRAMS: &str = "programs";
 
-/// A folder that this process has for itself. Dropping it gives everything in it to the user.
+/// A folder that is locked for this process. Dropping this value gives everything in the folder to the user.
 #[derive(Debug)]
 pub struct ReportFolder {
     path: PathBuf,

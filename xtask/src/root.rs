@@ -159,7 +159,7 @@ pub fn give_kept_logs_to_user(folder: &Path) {
     }
 }
 
-/// Returns the user and group who started the command with sudo, if one did.
+/// Returns the IDs of the user who started the command with sudo, and of that user's group; `None` without sudo.
 pub fn user() -> Option<(u32, u32)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     if is_root() { number("SUDO_UID").zip(number("SUDO_GID")) } else { None }
@@ -169,7 +169,7 @@ fn give_one(path: &Path, user: u32, group: u32) -> Result<()> {
     lchown(path, Some(user), Some(group)).with_context(|| format!("give {} to its user", path.display()))
 }
 
-/// Gives the folder last: until then its user cannot replace its contents.
+/// Gives the logs in a folder to a user, and then the folder: before that, the user cannot replace its contents.
 fn give_logs(folder: &Path, user: u32, group: u32) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;

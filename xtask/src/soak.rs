@@ -111,7 +111,7 @@ impl Part {
                 environment: vec![
                     ("PROPTEST_CASES", histories.to_string()),
                     ("PROPTEST_RNG_SEED", seed.to_string()),
-                    // In comparisons with models, most draws are cheap and many are skipped.
+                    // In comparisons with models, proptest rejects many inputs, most of which are cheap to generate.
                     ("PROPTEST_MAX_GLOBAL_REJECTS", histories.saturating_mul(10).to_string()),
                 ],
             },
@@ -138,7 +138,7 @@ impl Part {
                 environment: Vec::new(),
             },
             Self::Hostile => Call {
-                // These tests measure durations, so that they run one at a time.
+                // These tests measure durations, so they run one at a time.
                 arguments: one_at_a_time(&HOSTILE),
                 environment: Vec::new(),
             },

@@ -107,7 +107,8 @@ fn decode<K: serde::de::DeserializeOwned>(object: serde_json::Value) -> Result<K
     serde_json::from_value(object).map_err(Error::other)
 }
 
-/// Returns the status of an object, given the status of its Deployment: `None` before it has observed the last change.
+/// Returns the status of an object. `servers` is the status of its Deployment; `None` until the Deployment controller
+/// has observed the last change.
 pub fn status(
     old: &EchoStatus,
     generation: i64,
@@ -121,7 +122,7 @@ pub fn status(
         count(|status| status.updated_replicas),
         count(|status| status.ready_replicas),
     );
-    // While old servers exist, any of the ready ones may be one of them.
+    // While old servers exist, any number of them may be among the ready ones.
     let responding = (ready - (all - updated)).clamp(0, updated);
     let (status, reason) = if servers.is_some() && responding >= spec.replicas && all == updated {
         ("True", "AllRespond")
@@ -141,7 +142,7 @@ pub fn status(
     EchoStatus { observed_generation: generation, ready_replicas: responding, conditions }
 }
 
-/// Returns true if a status shows the desired state.
+/// Returns true if a status reports the desired state.
 pub fn is_ready(status: &EchoStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time until any state is reached.
 const DEADLINE: Duration = Duration::from_secs(400);
 
-/// Counts by AWS's action.
+/// Numbers of calls by AWS action.
 pub type Calls = BTreeMap<String, u64>;
 
 /// The cluster and its AWS account.
@@ -69,7 +69,8 @@ impl Bed {
         let options = Options { nodes: 0, kwok: kubelets, scheduler: kubelets, ..Options::default() };
         let (cluster, moto) = futures::future::try_join(ControlPlane::start(options), Moto::start(CLUSTER)).await?;
         moto.proxy.name_network_balancers();
-        // The number of calls until an interface no longer exists would depend on the pauses of each manager.
+        // Interfaces are deleted immediately. On AWS they remain for some time, in which the number of reads depends on
+        // the interval at which a manager polls.
         moto.proxy.keep_interfaces(0);
         // The response of regions without this API. With moto's response, upstream's manager would wait.
         let unsupported =
@@ -124,7 +125,7 @@ impl Bed {
     /// Starts a manager with all of its default controllers; returns its process ID.
     ///
     /// # Errors
-    /// If it can't be started.
+    /// If it cannot be started.
     pub fn run(&self, manager: &Manager) -> Result<u32> {
         let identity =
             if manager.own_rights { Identity::User { name: USER.into(), groups: Vec::new() } } else { Identity::Admin };
@@ -132,7 +133,7 @@ impl Bed {
         self.cluster.run(manager.name, Path::new("env"), &arguments(manager, &self.config, &kubeconfig))
     }
 
-    /// Waits until `done` returns nothing that is missing; returns the time it took.
+    /// Waits until `done` reports no missing state; returns the elapsed time.
     ///
     /// # Errors
     /// If it takes too long, with the last missing state; or if a process of the bed ends.

@@ -109,7 +109,7 @@ async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
     Ok(steps)
 }
 
-/// Waits until there is no activity, and records the facts.
+/// Waits until AWS gets no calls for [`REST`], and records the facts.
 async fn record_step(bed: &Bed, name: &str, steps: &mut Steps, step: &str) -> Result<()> {
     eprintln!("{name}: {step}");
     bed.until_quiet(REST).await?;

@@ -12,9 +12,9 @@ pub enum Side {
 /// An intended difference.
 #[derive(Debug, Clone, Copy)]
 pub struct IntendedDifference {
-    /// Facts that only ours has: `*` matches any text.
+    /// Facts that only our manager has: `*` matches any text.
     ours: &'static [&'static str],
-    /// Facts that only upstream's has.
+    /// Facts that only upstream's manager has.
     upstreams: &'static [&'static str],
     /// Upstream's behaviour.
     pub upstream: &'static str,

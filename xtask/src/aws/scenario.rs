@@ -13,7 +13,7 @@ use crate::console::Console;
 
 const STEPS: usize = 5;
 const SERVICE: &str = "web";
-/// The displayed command, which is executed.
+/// The command, as it is displayed and executed.
 const CREATE: [&str; 5] = ["create", "service", "loadbalancer", SERVICE, "--tcp=80:8080,443:8443"];
 const DELETE: [&str; 3] = ["delete", "service", SERVICE];
 
@@ -70,7 +70,7 @@ pub async fn run_scenario(console: Console, manager: &Manager, nodes: usize) -> 
     let service = bed.services().get(SERVICE).await?;
     ensure!(created.balancers == 1 && created.target_groups == 2, "AWS has {created:?}");
     step.happened(&format!("AWS has a load balancer with {} target groups", created.target_groups));
-    step.done(&format!("it is reached by {}", hostname(&service).unwrap_or_default()));
+    step.done(&format!("the Service is reached at {}", hostname(&service).unwrap_or_default()));
 
     let step = Step::begin(console, 5, "The Service is deleted");
     step.command(&DELETE);
@@ -79,7 +79,7 @@ pub async fn run_scenario(console: Console, manager: &Manager, nodes: usize) -> 
     let after = read_resources(&bed).await?;
     // The shared security group is deleted with the last of the load balancers.
     ensure!(after == before, "before the Service AWS had {before:?}, and after it {after:?}");
-    step.done("AWS has no resources of it");
+    step.done("AWS has no resources of the Service");
     Ok(bed)
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// The number of parallel requests.
 const PARALLEL: usize = 24;
 
-/// Requests a response without spec and status, which are not needed here.
+/// Media type of a response without spec and status, which are not needed here.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 /// The interval at which an awaited state is polled.
@@ -55,7 +55,7 @@ pub async fn delete(client: &Client, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates namespaces, each with its default service account, as a manager leaves them.
+/// Creates namespaces, each with the default service account that a manager would create.
 pub async fn create_namespaces(client: &Client, names: impl IntoIterator<Item = String>) -> Result<()> {
     for name in names {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
@@ -102,7 +102,7 @@ pub async fn each<I, O>(
     Ok(results)
 }
 
-/// Prints lines of progress on standard error, every two seconds.
+/// Lines of progress on standard error, one every two seconds.
 pub struct Progress {
     next: Instant,
 }

@@ -26,7 +26,7 @@ const METRIC: &str = "length";
 /// Values of the metric that need one pod, and two.
 const ONE: &str = "10";
 const TWO: &str = "20";
-/// Time without changes before the metric doubles: three periods.
+/// Time without changes before the metric doubles: three periods of the autoscaler controller.
 const IDLE: Duration = Duration::from_secs(45);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     measured
 }
 
-/// Creates an autoscaler and its target, whose pod is not created: the target's status claims that it exists.
+/// Creates an autoscaler and its target. The pod of the target is not created: the target's status reports one.
 async fn make(client: &Client, number: u32) -> Result<()> {
     let app = App { namespace: NAMESPACE.into(), name: format!("app-{number}"), replicas: 1 };
     let template = json!({ "metadata": { "labels": app.labels() }, "spec": app.pod_spec() });

@@ -96,8 +96,7 @@ impl Churn {
         Ok(churn)
     }
 
-    /// Starts a manager, waits until it has no work, measures the churn, and ends the manager; its log is copied to
-    /// `log`.
+    /// Starts a manager, waits until it is quiet, measures the churn, and ends the manager; its log is copied to `log`.
     pub async fn measure(&self, binaries: &Binaries, about: (Subject, Mode), log: &Path) -> Result<Measurement> {
         self.delete_slices().await?;
         let manager = ManagerProcess::start(&self.cluster, binaries, about.0, about.1, &[ENDPOINTS])?;

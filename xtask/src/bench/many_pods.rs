@@ -23,13 +23,13 @@ use super::subject::{Binaries, ManagerProcess, Mode, Subject, WORKLOADS, all_con
 use super::volumes::objects;
 use super::workload::App;
 
-/// The pods of one Deployment.
+/// Number of pods of each Deployment.
 const REPLICAS: u32 = 50;
 
-/// Namespaces of the Deployments.
+/// Number of namespaces of the Deployments.
 const NAMESPACES: u32 = 10;
 
-/// Nodes of the pods.
+/// Number of nodes of the pods.
 const NODES: u32 = 100;
 
 /// The field managers of a pod: of its spec and of its status.
@@ -94,8 +94,8 @@ impl ControllerSet {
 }
 
 impl ManyPods {
-    /// Starts a control plane and fills it with `pods` pods, rounded up to
-    /// whole Deployments; every second one has a volume if `with_volumes`.
+    /// Starts a control plane and fills it with `pods` pods, rounded up to whole Deployments. Every second pod has a
+    /// volume if `with_volumes`.
     pub async fn create(pods: u32, with_volumes: bool) -> Result<Self> {
         let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
         let cluster = ControlPlane::start(options).await?;

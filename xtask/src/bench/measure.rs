@@ -48,7 +48,7 @@ pub enum Scenario {
     VolumesProvision,
     /// Pods with a volume each are started, moved to other nodes and deleted
     VolumesAttach,
-    /// A few pods at a time with a volume each: started, moved to another node, deleted.
+    /// A few pods at a time with a volume each: started, moved to another node, deleted
     VolumesMove,
     /// The controllers of volumes, where nothing happens among bound claims
     ClaimsAtRest,
@@ -81,7 +81,7 @@ pub enum Metric {
     WithoutLease,
     /// Seconds until EndpointSlices show a change: the median.
     LagMedian,
-    /// The same: the 99th percentile.
+    /// Seconds until EndpointSlices show a change: the 99th percentile.
     LagTail,
     /// Writes of the EndpointSlices of the measured Service.
     SliceWrites,
@@ -118,7 +118,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// One scenario of one run of one subject.
+/// The values of one scenario in one run of one manager.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// The manager.
@@ -135,7 +135,7 @@ pub struct Measurement {
     pub requests: BTreeMap<String, u64>,
 }
 
-/// A metric of one scenario, of both subjects.
+/// The values of one metric of a scenario, for both managers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// The limits of the managers.
@@ -287,7 +287,7 @@ impl Row {
         self.case.map_or_else(|| name.to_owned(), |case| format!("{name} ({case})"))
     }
 
-    /// Ours divided by upstream's, if both are known and upstream's is not 0.
+    /// Returns our value divided by upstream's, if both are known and upstream's is not 0.
     pub fn ratio(&self) -> Option<f64> {
         self.upstream.filter(|value| *value > 0.0).and_then(|upstream| Some(self.ours? / upstream))
     }

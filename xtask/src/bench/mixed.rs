@@ -136,7 +136,7 @@ impl MixedScenario<'_> {
             api::create(&self.client, &collection_path(collection), "bench", object).await.map(drop)
         })
         .await?;
-        // A CronJob that was last reconciled long ago starts one missed run as soon as it is no longer suspended.
+        // A CronJob whose last scheduled time is long ago starts one missed run as soon as it is no longer suspended.
         let cron_jobs = 0..self.size.cron_jobs;
         api::each("CronJobs resumed", cron_jobs, async |index| {
             let path = format!("{}/{}", collection_path(CRON_JOBS), app("cron", index, 1).name);
@@ -198,7 +198,7 @@ impl MixedScenario<'_> {
         }
     }
 
-    /// Returns how many of the `expected` objects of a kind are incomplete or missing.
+    /// Returns the number of the `expected` objects of a kind that are incomplete or missing.
     async fn missing<K>(&self, expected: u32, is_complete: impl Fn(&K) -> bool) -> Result<usize>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>

@@ -107,7 +107,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let ended = runtime.block_on(serve(setup));
-    // Threads that still build programs are not waited for.
+    // Does not wait for threads that still build programs.
     runtime.shutdown_background();
     match ended? {
         Some(code) => interrupt::exit(code),
@@ -131,7 +131,7 @@ fn swap(manager: &Manager, cluster: Option<u8>, release: bool) -> Result<()> {
     Ok(())
 }
 
-/// Serves a cluster until it ends. Returns the exit code if that is by a signal.
+/// Serves a cluster until it ends. Returns the exit code if a signal has ended it.
 async fn serve(setup: real_cluster::Setup) -> Result<Option<ExitCode>> {
     let mut interrupted = Interrupted::listen()?;
     let start = Instant::now();
@@ -206,7 +206,7 @@ fn no_proxy(variable: impl Fn(&str) -> Option<String>, addresses: Addresses) -> 
     format!("  export NO_PROXY={list} no_proxy={list}\n")
 }
 
-/// Returns a path as a word of a shell's command.
+/// Returns a path as a word of a shell command, quoted if necessary.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:@%,".contains(letter);

@@ -47,7 +47,8 @@ impl FromStr for Manager {
 }
 
 impl Manager {
-    /// Returns the path of its program, which is built with a profile of cargo if it must be.
+    /// Returns the path of its program. Ours is built with this profile of cargo, upstream's with Go if it is not
+    /// cached.
     pub fn program(&self, profile: &str) -> Result<PathBuf> {
         match self {
             Self::Ours => cargo::build("kcm", &["--profile", profile]),
@@ -100,8 +101,9 @@ impl Order<'_> {
         }
     }
 
-    /// Fails with everything that this machine lacks for the command; then builds the clusters' programs and images. As
-    /// a user, it also tries what root is going to do, for which sudo may ask for the password.
+    /// Fails with a list of the requirements that this machine does not meet; otherwise builds the clusters' programs
+    /// and images. Without root rights, it first tries the steps that need them with sudo, which may ask for the
+    /// password.
     pub fn prepare(&self) -> Result<()> {
         let programs = Programs::locate()?;
         let demand = self.demand();
@@ -123,7 +125,7 @@ fn program_obstacle(path: &Path) -> Option<String> {
     (!requirements::is_program(path)).then(|| format!("the program {}: it is not an executable file", path.display()))
 }
 
-/// Starts this command again as root with the managers of a setup, of which `manager` may be ours.
+/// Starts this command again as root with the binaries that were built for a setup: ccm, and kcm if `manager` is ours.
 pub fn continue_as_root(setup: &Setup, manager: &Manager) -> Result<()> {
     let mut binaries = vec![("ccm", setup.cloud_manager.as_path())];
     if *manager == Manager::Ours {
@@ -132,7 +134,7 @@ pub fn continue_as_root(setup: &Setup, manager: &Manager) -> Result<()> {
     root::restart(&binaries)
 }
 
-/// Builds the managers of a cluster with the order's first one.
+/// Builds the programs of a cluster with the first manager of the order.
 pub fn setup(order: &Order) -> Result<Setup> {
     let manager = order.managers.first().context("a cluster without a manager")?;
     Ok(Setup {

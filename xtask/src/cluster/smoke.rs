@@ -17,8 +17,8 @@ use super::volumes;
 use super::web::{PATH, Web};
 use crate::root;
 
-/// The variable that enables the smoke test although the nodes' programs have to be built, which takes about fifteen
-/// minutes.
+/// The variable that enables the smoke test even if the nodes' programs still have to be built, which takes about
+/// fifteen minutes.
 pub const ALWAYS: &str = "KCM_REAL_CLUSTER";
 
 /// The number of nodes.
@@ -127,7 +127,7 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     ensure!(requests > 0 && failed == 0, "{failed} of {requests} requests failed during the update");
     web.wait_for_response(DEADLINE).await?;
     swap_manager(&cluster, &program, &web).await.context("swap the manager")?;
-    report("the manager was replaced by another copy; a broken rebuild of that was refused");
+    report("the manager was replaced by another copy; a broken rebuild of that copy was refused");
     web.delete().await?;
     report("Deployment and Service are deleted");
     volumes::run(&cluster, DEADLINE, report).await.context("use volumes")?;

@@ -62,7 +62,8 @@ pub async fn run(cluster: &RealCluster, deadline: Duration, report: impl Fn(&str
     Ok(())
 }
 
-/// Fails unless the driver's actions have an order in which two nodes never have the volume at the same time.
+/// Fails unless the driver's actions are the expected ones in their order: two nodes never have the volume at the same
+/// time.
 fn check_order(history: &[String], volume: &str) -> Result<()> {
     let (first, second) = (node_name(1), node_name(2));
     let on = |verb: &str, node: &str| format!("{verb} {volume} {node}");

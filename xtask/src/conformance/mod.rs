@@ -216,7 +216,7 @@ async fn measure(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<R
     Ok(results)
 }
 
-/// Returns the cluster's footprint too, once it has ended.
+/// Runs the suite on a cluster; returns the results, and the footprint of the ended cluster.
 async fn measure_on_cluster(arguments: &Arguments, setup: Setup, folder: &Path) -> Result<(Results, Footprint)> {
     let cluster = RealCluster::start(setup, |step| println!("{step}")).await?;
     if arguments.metrics {

@@ -21,7 +21,7 @@ pub struct Results {
     /// By the spec's full name: `None` if it passed, else the failure.
     pub specs: BTreeMap<String, Option<String>>,
     /// Failures outside of the specs, such as a timeout or a failed BeforeSuite. They may have prevented specs, which
-    /// are then missing in `specs`, so that such a run never shows conformance.
+    /// are then missing in `specs`. Therefore a run with a fault never shows conformance.
     pub faults: Vec<String>,
     /// The time of the run, in seconds.
     pub seconds: f64,
@@ -50,7 +50,7 @@ impl Results {
         self.specs.extend(ran.map(|spec| (name(spec), failure(spec))));
         let reasons = suite["SpecialSuiteFailureReasons"].as_array().into_iter().flatten();
         self.faults.extend(reasons.map(|reason| reason.as_str().unwrap_or("an unknown reason").to_owned()));
-        // Before and after the specs, such as BeforeSuite.
+        // Steps before and after the specs, such as BeforeSuite.
         for other in others {
             if let Some(failure) = failure(other).filter(|_| !NOT_RUN.iter().any(|state| other["State"] == *state)) {
                 self.faults.push(format!("{} {failure}", other["LeafNodeType"].as_str().unwrap_or("a step")));
@@ -92,7 +92,7 @@ fn failure(spec: &Value) -> Option<String> {
     Some(format!("{state}: {}", message.chars().take(MAX_MESSAGE_LENGTH).collect::<String>()))
 }
 
-/// Specs that pass with upstream's manager, and with another one do not pass or did not run.
+/// Returns the specs that pass with upstream's manager, and that failed or did not run with another one.
 fn regressions(all: &[(String, Results)]) -> BTreeSet<&str> {
     let Some((_, upstream)) = all.iter().find(|(name, _)| name == UPSTREAM) else { return BTreeSet::new() };
     let others = all.iter().filter(|(name, _)| name != UPSTREAM);
@@ -166,7 +166,7 @@ mod tests {
         {"LeafNodeType": "BeforeSuite", "State": "passed", "LeafNodeText": ""}
     ]}]"#;
 
-    /// Results in which these specs pass and fail.
+    /// Returns results in which these specs pass and fail.
     fn results(passed: &[&str], failed: &[&str]) -> Results {
         let passed = passed.iter().map(|name| ((*name).to_owned(), None));
         let failed = failed.iter().map(|name| ((*name).to_owned(), Some("failed: x".to_owned())));

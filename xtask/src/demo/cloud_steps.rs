@@ -16,7 +16,7 @@ use super::scenario::Step;
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
-/// Instances that join the cluster. No pods are scheduled to them, because these would be deleted with them.
+/// Instances that join the cluster. No pods are scheduled to them, because such pods would be deleted with them.
 const INSTANCES: [&str; 2] = ["instance-a", "instance-b"];
 
 /// The pod ranges of the instances.

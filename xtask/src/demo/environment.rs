@@ -119,7 +119,7 @@ impl DemoEnvironment {
     /// Copies the processes' logs and a dump of the objects to a folder that is kept; returns its path.
     pub async fn keep_logs(&self) -> Result<PathBuf> {
         let folder = tempfile::Builder::new().prefix("kcm-demo-logs-").tempdir().context("make a folder for logs")?;
-        for entry in fs::read_dir(self.cluster.folder()).context("look for logs")? {
+        for entry in fs::read_dir(self.cluster.folder()).context("list the logs")? {
             let path = entry?.path();
             if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|end| end == "log")) {
                 fs::copy(&path, folder.path().join(name)).with_context(|| format!("copy {}", path.display()))?;

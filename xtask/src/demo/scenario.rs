@@ -1,4 +1,4 @@
-//! A scenario is a list of steps; each has a deadline and returns a sentence about its result.
+//! Scenarios: lists of steps, each of which has a deadline and returns a sentence about its result.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use super::environment::DemoEnvironment;
 
 /// A step of the scenario.
 pub struct Step {
-    /// Describes the step.
+    /// A description of the step.
     pub title: &'static str,
     /// Maximum duration, on a machine that is busy with other programs.
     pub deadline: Duration,
-    /// Runs the step; returns a sentence about the result.
+    /// A function that runs the step and returns a sentence about the result.
     pub run: for<'a> fn(&'a DemoEnvironment) -> BoxFuture<'a, Result<String>>,
 }
 

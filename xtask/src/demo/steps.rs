@@ -19,9 +19,9 @@ pub const DEPLOYMENT: &str = "web";
 const NAMESPACE: &str = "default";
 const LABEL: &str = "app=web";
 const REPLICAS: usize = 3;
-/// `maxUnavailable` is 0.
+/// Minimum number of available pods: `maxUnavailable` is 0.
 const MIN_AVAILABLE: usize = REPLICAS;
-/// `maxSurge` is 1.
+/// Maximum number of pods: `maxSurge` is 1.
 const MAX_PODS: i32 = REPLICAS as i32 + 1;
 
 const FIRST: &str = "nginx:1.28";

@@ -38,7 +38,7 @@ pub fn read(file: &[u8]) -> Result<Elf> {
         let kind = u32::try_from(number::<4>(file, header)?)?;
         let start = usize::try_from(number::<8>(file, header + 8)?)?;
         let length = usize::try_from(number::<8>(file, header + 32)?)?;
-        let content = start.checked_add(length).and_then(|end| file.get(start..end)).context("a cut segment")?;
+        let content = start.checked_add(length).and_then(|end| file.get(start..end)).context("a truncated segment")?;
         match kind {
             PT_INTERP => {
                 let name = content.strip_suffix(b"\0").unwrap_or(content);

@@ -1,4 +1,4 @@
-//! Runs an image's program in a root that contains only the image's files, as a container would.
+//! Runs of an image's program in a root that contains only the image's files, as in a container.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -40,7 +40,7 @@ pub fn run(image: &Image, command: &[&str]) -> Result<RunResult> {
     if output.status.success() {
         return Ok(RunResult::Succeeded(String::from_utf8_lossy(&output.stdout).into_owned()));
     }
-    // A trivial command shows whether the command failed or unshare may not isolate anything.
+    // If `true` fails, too, the host does not permit unshare, and the image is not the cause of the failure.
     let (message, trial) = (error_text(&output), isolated(Path::new("/")).arg("true").output());
     Ok(match trial {
         Ok(trial) if trial.status.success() => RunResult::Failed(message),

@@ -28,7 +28,7 @@ impl Program {
         }
     }
 
-    /// Features of the binary beyond the default: all that its charts have values for.
+    /// Returns the features of the binary in addition to the default ones: all that its charts have values for.
     pub fn features(self) -> &'static [&'static str] {
         match self {
             Program::Kcm => &[],

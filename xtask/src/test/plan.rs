@@ -44,9 +44,9 @@ pub struct Request {
     pub selectors: Vec<Selector>,
     /// Parts of the tests' names; any test if there are none.
     pub names: Vec<String>,
-    /// Whether to check for advisories.
+    /// True to check for security advisories.
     pub advisories: bool,
-    /// Whether only the tests on a control plane run, with every alpha and beta feature gate on.
+    /// True to run only the tests on a control plane, with every alpha and beta feature gate on.
     pub all_gates: bool,
     /// The packages of the workspace.
     pub packages: Vec<String>,

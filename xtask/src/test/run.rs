@@ -1,4 +1,4 @@
-//! Runs the stages one after another, with headers between them and a table at the end.
+//! The run of the stages, one after another, with headers between them and a table at the end.
 
 use std::env;
 use std::fmt;
@@ -77,7 +77,7 @@ pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     }
     let not_run: Vec<_> = stages.iter().skip(rows.len()).map(|stage| stage.name).collect();
     let sum = total(&rows);
-    // Again, so that the reasons are at the end of the output.
+    // The failures are printed again, so that the reasons are at the end of the output.
     for row in rows.iter().filter(|row| !row.failures.is_empty()) {
         println!("\n==> failures of {}\n{}", row.name, row.failures.join("\n"));
     }

@@ -24,7 +24,7 @@ impl std::fmt::Display for Sum {
     }
 }
 
-/// Adds up the `test result:` lines of a stream of bytes, and collects the failures.
+/// The sum of the `test result:` lines of a stream of bytes, and the failures in it.
 #[derive(Debug, Default)]
 pub struct Tally {
     line: Vec<u8>,

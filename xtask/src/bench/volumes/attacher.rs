@@ -15,8 +15,8 @@ use super::follow::{Change, Task, follow};
 use super::objects::{ATTACHMENTS, PROTECTED_BY_ATTACHER};
 use crate::bench::api::{self, Patch};
 
-/// Serves VolumeAttachments until it is dropped, with the writes of csi-attacher: a finalizer, the status, and the
-/// removal of the finalizer.
+/// An attacher that serves VolumeAttachments until it is dropped, with the writes of csi-attacher: a finalizer, the
+/// status, and the removal of the finalizer.
 pub struct Attacher {
     state: Arc<Mutex<State>>,
     _tasks: [Task; 2],

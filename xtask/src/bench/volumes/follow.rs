@@ -81,7 +81,7 @@ where
     Ok(version)
 }
 
-/// Applies one watch's events; returns whether the next watch can continue at `version`.
+/// Applies one watch's events; returns true if the next watch can continue at `version`.
 async fn watch<K>(
     api: &Api<K>,
     version: &mut String,

@@ -1,8 +1,8 @@
 //! Pods that are started, moved and deleted in a few lanes: one after the other in each lane, all lanes at the same
 //! time.
 //!
-//! With many pods together the API server is the limit, which serves as many requests of the bench as of the manager.
-//! Here it is idle most of the time, and the manager's reactions decide.
+//! If many pods change together, the API server is the bottleneck: it serves as many requests of the bench as of the
+//! manager. Here the API server is idle most of the time, and the manager's reaction time determines the result.
 
 use std::time::{Duration, Instant};
 

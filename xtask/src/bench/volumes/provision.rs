@@ -69,7 +69,8 @@ async fn run(
     Ok((seconds, from))
 }
 
-/// Creates a volume for each claim that requests one, like csi-provisioner, and counts bound claims and volumes.
+/// A provisioner that creates a volume for each claim that requests one, like csi-provisioner, and counts bound claims
+/// and volumes.
 struct Provisioner {
     bound: Arc<Mutex<BoundObjects>>,
     _tasks: [Task; 3],

@@ -16,7 +16,7 @@ pub enum Change {
 /// An event in the middle of a change that affects the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Disturbance {
-    /// Nothing.
+    /// No event.
     None,
     /// The manager is killed with SIGKILL and started again.
     Kill,
@@ -28,7 +28,7 @@ const CHANGES: [Change; 3] = [Change::Scale, Change::Update, Change::NodeFailure
 const DISTURBANCES: [Disturbance; 3] = [Disturbance::None, Disturbance::Kill, Disturbance::Replace];
 
 impl Change {
-    /// Returns the time from the change to its disturbance: well before upstream's manager is done.
+    /// Returns the time from the change to its disturbance: well before the change is complete with upstream's manager.
     pub const fn delay_to_disturbance(self) -> Duration {
         match self {
             Self::Scale => Duration::from_secs(1),

@@ -38,7 +38,7 @@ enum Side {
     Upstream,
 }
 
-/// The measurements so far, which are reported even if the rest fails or is interrupted.
+/// The measurements so far, which are reported even if later ones fail or are interrupted.
 #[derive(Debug, Default)]
 struct Measurements {
     ours: Runs,

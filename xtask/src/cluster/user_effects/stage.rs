@@ -1,4 +1,4 @@
-//! Runs scenarios on a cluster: servers behind a load balancer, clients, and a manager that is disturbed.
+//! The scenarios on a cluster: servers behind a load balancer, clients, and a manager that is disturbed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::effects::UserEffects;
 /// The number of servers in all scenarios except the one that scales them.
 const SERVERS: u32 = 20;
 
-/// The number of servers that are scaled to.
+/// The number of servers after scaling up.
 const SCALE: u32 = 50;
 
 /// The number of clients, each of which sends a request every [`PERIOD`].
@@ -134,7 +134,7 @@ impl<'a> Stage<'a> {
         UserEffects { took, requests, failed, failures_lasted, load: load_average() }
     }
 
-    /// Prints how requests failed since the change.
+    /// Prints the failed requests since the change, by their errors.
     fn print_failures(&self, start: Instant) {
         for failure in self.load.iter().flat_map(|load| load.failures_since(start)) {
             let (first, last) = (failure.first.as_secs_f64(), failure.last.as_secs_f64());
