@@ -29,7 +29,7 @@ impl DecodeError {
 }
 
 /// A set of sections: rarely needed parts of a record, each decoded only if an enabled controller needs it. Each kind
-/// defines a constant for each of its bits.
+/// defines a constant for each of its bits; some bits are options of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sections(pub u32);
 

@@ -1,7 +1,7 @@
 //! Lean records of Kubernetes objects, decoded straight from protobuf.
 //!
 //! A record contains only the fields that controllers read: a decoded pod takes about 300 bytes, the full typed object
-//! 27 KB and more. Each kind has one file. No file does IO or contains policy.
+//! 27 KB and more. Each kind has its own module. No module does IO or contains policy.
 //!
 //! The modules, from the bottom up; each imports only modules that precede it in this list:
 //!

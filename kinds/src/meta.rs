@@ -199,7 +199,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Object metadata without annotations (kinds whose annotations matter store those).
+/// Object metadata without annotations, which some records store in fields of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Namespace; empty for kinds without one.
@@ -340,8 +340,8 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
     })
 }
 
-/// Maximum version: a revision of etcd is a signed 64-bit number. A hostile aggregated API may return any number; it is
-/// limited because controllers wait for the version after one that they have read.
+/// Maximum version: a revision of etcd is a signed 64-bit number. A hostile aggregated API may return any number. The
+/// number is limited because controllers wait for the version after one that they have read.
 const MAX_VERSION: u64 = i64::MAX as u64;
 
 #[cfg(test)]

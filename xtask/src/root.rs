@@ -1,8 +1,8 @@
 //! Root rights for commands that need them: a user's command builds as the user, and continues as root with sudo.
 //!
-//! sudo resets the environment and PATH on most distributions, so that cargo and Go are not found, and what root builds
-//! belongs to root. Therefore everything is built first; then this program starts itself again, with the variables that
-//! it needs and the paths of the binaries.
+//! sudo resets the environment and PATH on most distributions: cargo and Go are not found. Besides, files that root
+//! builds belong to root. Therefore everything is built first; then this program starts itself again, with the
+//! variables that it needs and the paths of the binaries.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

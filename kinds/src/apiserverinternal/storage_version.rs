@@ -79,7 +79,7 @@ impl StorageVersion {
     }
 }
 
-/// Returns the last integer field of this number; 0 if it is absent.
+/// Returns the last integer field with this number; 0 if it is absent.
 fn find_i64(message: &[u8], number: u32) -> Result<i64, WireError> {
     let mut value = 0;
     for field in fields(message) {

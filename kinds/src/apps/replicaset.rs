@@ -187,7 +187,7 @@ impl ReplicaSet {
     }
 }
 
-/// Returns the last field of this number, if there is one.
+/// Returns the last field with this number, if there is one.
 fn find_last(message: &[u8], number: u32) -> Result<Option<&[u8]>, WireError> {
     let mut found = None;
     for field in fields(message) {

@@ -37,9 +37,9 @@ pub struct EndpointSlice {
     pub meta: Meta,
     /// Its contents. Without a section that selects the slice, only the family.
     pub contents: Contents,
-    /// All annotations of a [`MIRRORED`] slice; empty for other slices.
+    /// All annotations of a [`MIRRORED`] slice, with section [`EndpointSlice::CONTENTS`]; empty for other slices.
     pub annotations: Labels,
-    /// The object without managed fields, endpoints and ports.
+    /// The object without managed fields, endpoints, ports and address type; empty for slices that are not written.
     raw: Box<[u8]>,
 }
 

@@ -32,7 +32,7 @@ pub struct PublishedSlice {
 pub struct PublishedDevice {
     /// Its name in the pool.
     pub name: String,
-    /// Its attributes; `None` for one whose value is not a string.
+    /// Its attributes; `None` for an attribute whose value is not a string.
     pub attributes: BTreeMap<String, Option<String>>,
     /// Its capacities.
     pub capacity: Counters,

@@ -91,7 +91,7 @@ fn required(interner: &Interner, message: &[u8]) -> Result<Option<NodeSelector>,
     }
 }
 
-/// Returns the nested message of this number, which may exist and be empty.
+/// Returns the nested message with this field number, which may exist and be empty.
 fn nested(message: Option<&[u8]>, number: u32) -> Option<&[u8]> {
     fields(message?).flatten().filter(|field| field.number == number).last().map(|field| field.value.bytes())
 }
@@ -111,7 +111,7 @@ pub fn target_node(spec: &[u8]) -> Option<&str> {
     std::str::from_utf8(only).ok()
 }
 
-/// Returns the values of all fields of this number.
+/// Returns the values of all fields with this number.
 fn values_of(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }

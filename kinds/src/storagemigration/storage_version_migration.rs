@@ -85,7 +85,7 @@ impl MigrationCondition {
 }
 
 impl StorageVersionMigration {
-    /// Returns true if a condition has the status `True`.
+    /// Returns true if the condition of type `kind` has the status `True`.
     pub fn is_true(&self, kind: &str) -> bool {
         self.conditions.iter().any(|condition| *condition.kind == *kind && &*condition.status == "True")
     }

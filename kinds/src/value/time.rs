@@ -8,7 +8,7 @@ use crate::wire::{Put, WireError, fields};
 pub struct Time(pub i64);
 
 impl Time {
-    /// Returns true if the field was absent.
+    /// Returns true if the time is not set.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }

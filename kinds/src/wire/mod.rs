@@ -27,7 +27,7 @@ pub enum WireError {
     },
 }
 
-/// Memory that the elements of a repeated field may take for each byte of their message.
+/// Bytes of memory that the elements of a repeated field may take for each byte of their message.
 ///
 /// An API server sends all fields of an element that are not optional, and validates some of them. Therefore the
 /// records of the smallest elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. The
@@ -302,12 +302,12 @@ pub fn copy_fields(
     Ok(())
 }
 
-/// Returns the last nested message, string or bytes field of this number; empty if absent.
+/// Returns the last nested message, string or bytes field with this number; empty if absent.
 pub fn find(message: &[u8], number: u32) -> &[u8] {
     fields(message).flatten().filter(|field| field.number == number).last().map_or(&[], |field| field.value.bytes())
 }
 
-/// Returns the last string field of this number; empty if it is absent or not UTF-8.
+/// Returns the last string field with this number; empty if it is absent or not UTF-8.
 pub fn find_str(message: &[u8], number: u32) -> &str {
     std::str::from_utf8(find(message, number)).unwrap_or_default()
 }

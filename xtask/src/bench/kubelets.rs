@@ -1,4 +1,4 @@
-//! Nodes whose leases are renewed without any other change, as by the kubelets of an idle cluster.
+//! Nodes whose leases are renewed without any other change, as in an idle cluster.
 
 use std::time::Duration;
 

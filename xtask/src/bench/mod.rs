@@ -41,14 +41,13 @@ use subject::{Binaries, Mode, Subject};
 
 /// Measure our controller manager and upstream's, and print ratios.
 ///
-/// The managers run one after the other, with the same controllers. In most scenarios, each has a separate control
-/// plane with fake nodes and runs the Deployment, ReplicaSet, service account and node lifecycle controllers. Three
-/// groups of scenarios share a control plane each: many pods; many Services; namespaces, garbage and nodes. In mixed,
-/// the managers run the controllers of all other workloads, and in autoscaling only the one of autoscalers. In
-/// volumes-provision, volumes-attach, volumes-move and claims-at-rest, they run the volume controllers. In many-kinds,
-/// and in scenarios whose names begin with all, they run all controllers. Wall time, CPU, memory and API requests are
-/// compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose
-/// path is printed.
+/// Both managers run with the same controllers: in create, update, idle, idle-empty, cold-start and memory, those of
+/// Deployments, ReplicaSets, service accounts and the lifecycle of nodes; in mixed, those of all other workloads; in
+/// many-kinds, and in scenarios whose names begin with all, all controllers; in each other scenario, those that its
+/// name suggests. The managers run one after the other; in endpoint-lag, both run and are measured in turn. In
+/// scenarios with many existing objects they share a control plane, otherwise each has its own. Wall time, CPU, memory
+/// and API requests are compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is
+/// written to a folder, whose path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes about two hours; absolute figures
 /// depend on the load of the machine.
@@ -63,7 +62,7 @@ use subject::{Binaries, Mode, Subject};
   cargo xtask bench aws                              # ccm and upstream's AWS manager, on moto
   cargo xtask bench --mode raised --runs 3 --assert  # medians of three; fails if a goal is missed")]
 pub struct Arguments {
-    /// Measure the cloud controller managers of this cloud instead: joining nodes, Services, and calls of the cloud
+    /// Measure the cloud controller managers of this cloud instead: joining nodes, Services, and calls to the cloud
     #[arg(value_enum, group = "with_ccm", conflicts_with_all = ["scenario", "mode", "pods", "only", "kcm", "report", "runs"])]
     cloud: Option<Cloud>,
 

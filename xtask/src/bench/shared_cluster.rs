@@ -215,7 +215,8 @@ async fn fill(client: &Client, namespace: &str, of_each_kind: u32) -> Result<()>
 }
 
 /// Returns twenty kinds that need no other controller: group and version, resource, and an object without metadata. No
-/// controller reconciles the Deployments and other workloads, because only the namespace controller runs.
+/// controller reconciles the Deployments and other workloads, because only the namespace controller and the garbage
+/// collector run.
 fn kinds() -> Vec<(&'static str, &'static str, Value)> {
     let labels = json!({ "app": "web" });
     let selector = json!({ "matchLabels": labels });

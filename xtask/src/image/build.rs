@@ -116,7 +116,7 @@ impl Toolchain {
     }
 }
 
-/// Builds a package's binary of the same name for release, with these features; returns its path.
+/// Builds the binary with a package's name for release, with these features; returns its path.
 pub fn build(package: &str, features: &[&str], toolchain: &Toolchain) -> Result<PathBuf> {
     let triple = toolchain.arch.triple();
     let arguments = ["build", "--release", "--locked", "--target", &triple, "--package", package, "--bin", package];

@@ -1,6 +1,6 @@
 //! Checks deny.toml's rules about licences, bans and sources if cargo-deny is not installed.
 //!
-//! It reads `cargo metadata`, so that it works without a network. cargo-deny also checks the licences' texts and
+//! The check reads `cargo metadata`, and works without a network. cargo-deny also checks the licences' texts and
 //! advisories; if it is installed, it is used instead.
 
 use std::collections::BTreeSet;

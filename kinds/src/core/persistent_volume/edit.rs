@@ -8,7 +8,7 @@ use crate::wire::schema::{
 use crate::wire::splice::{replaced, with_part};
 use crate::wire::{Put, WireError, copy_fields, find};
 
-/// Returns a copy of the volume with this claim, whose resource version was `claim_version`, as `spec.claimRef`.
+/// Returns a copy of the volume whose `spec.claimRef` refers to this claim at the resource version `claim_version`.
 ///
 /// # Errors
 /// When `object` is not well-formed.

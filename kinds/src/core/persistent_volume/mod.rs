@@ -135,7 +135,7 @@ impl ClaimRef {
         Ok(Self { namespace: interner.str(namespace), name: interner.str(name), uid })
     }
 
-    /// Returns true if the reference is to this claim: the same name, and the same uid or none.
+    /// Returns true if the reference is to this claim: the same namespace and name, and the same uid or none.
     pub fn refers_to(&self, claim: &Meta) -> bool {
         self.namespace == claim.namespace
             && self.name == claim.name

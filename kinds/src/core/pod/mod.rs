@@ -130,10 +130,10 @@ impl Pod {
     // Bits 10 and 11 are free.
     /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
-    /// Ignores `spec.resources` in [`Pod::USAGE`]; set while the gate PodLevelResources is off.
+    /// Option: [`Pod::USAGE`] ignores `spec.resources`. Set while the gate PodLevelResources is off.
     pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
-    /// Computes [`Usage::best_effort`] from `spec.resources` alone if that field is set, even if it is empty; set while
-    /// the gate PodLevelResourcesFixKubeletQOSClass is off.
+    /// Option: [`Usage::best_effort`] is computed from `spec.resources` alone if that field is set, even if it is
+    /// empty. Set while the gate PodLevelResourcesFixKubeletQOSClass is off.
     pub const ANY_POD_RESOURCES_DECIDE: Sections = Sections(1 << 31);
 }
 

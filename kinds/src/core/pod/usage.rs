@@ -43,7 +43,7 @@ pub struct Usage<'a> {
     /// Its QoS class is BestEffort: by its status, or, if that has no class, because it has neither requests nor limits
     /// of CPU and memory.
     pub best_effort: bool,
-    /// Its (anti-)affinity refers to other namespaces.
+    /// A term of its affinity or anti-affinity has a list or a selector of namespaces.
     pub crosses_namespaces: bool,
     /// Name of the claim that was created for its extended resources; empty without one.
     pub extended_claim: &'a str,
@@ -351,7 +351,7 @@ impl<'a> Usage<'a> {
     }
 }
 
-/// Returns true if a term of affinity or anti-affinity refers to other namespaces. Upstream:
+/// Returns true if a term of affinity or anti-affinity has a list or a selector of namespaces. Upstream:
 /// pkg/quota/v1/evaluator/core, usesCrossNamespacePodAffinity.
 fn crosses_namespaces(message: &[u8]) -> Result<bool, WireError> {
     let crosses = |term: &[u8]| {

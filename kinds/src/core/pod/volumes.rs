@@ -18,7 +18,7 @@ pub struct Volumes {
     /// The volumes with a claim behind them, sorted by the claim's name: a pod may have tens of thousands of them. See
     /// [`Volumes::of_claim`].
     pub claims: Box<[ClaimVolume]>,
-    /// Volumes that the pod defines itself, of in-tree plugins whose volumes may have to be attached.
+    /// Volumes that the pod defines itself with an in-tree plugin whose volumes may have to be attached.
     pub in_tree: Box<[InTreeVolume]>,
     /// The drivers of the CSI volumes that the pod defines itself, once for each volume.
     pub csi_drivers: Arc<[Str]>,

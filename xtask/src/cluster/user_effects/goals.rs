@@ -20,10 +20,9 @@ pub struct MissedGoals {
 
 /// Compares a scenario.
 ///
-/// Numbers of failed requests are compared and not their rates: clients wait for responses, so that a slower manager
-/// would have a lower rate over a longer time. The spread of upstream's runs is tolerated, except in scenarios in which
-/// no request fails with upstream's manager. The spread of our own runs is not: a manager that is slow in some runs
-/// must not get a higher tolerance.
+/// Numbers of failed requests are compared, not their rates: a slower manager has a lower rate over a longer time. The
+/// spread of upstream's runs is tolerated, except in scenarios in which no request fails with upstream's manager. The
+/// spread of our own runs is not: a manager that is slow in some runs must not get a higher tolerance.
 pub fn compare(own: &Summary, their: &Summary) -> MissedGoals {
     let tolerated = if their.failed == 0 { 0.0 } else { their.failed_spread as f64 };
     MissedGoals {
