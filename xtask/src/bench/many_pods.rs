@@ -1,7 +1,7 @@
 //! Many running pods: the cost of a manager without work, and the time from its start to its first action.
 //!
 //! The bench creates the pods once, in their final state; then the managers run one after the other on the same API
-//! server, each with a separate Lease.
+//! server, each with a new Lease.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ const WAITING: &str = "waiting";
 /// Maximum time until the first pod is created.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Interval at which the process is sampled during that time.
+/// Interval at which the manager's process is checked during that time.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;

@@ -65,7 +65,7 @@ pub enum Scenario {
 pub enum Metric {
     /// Seconds until the final state.
     Wall,
-    /// Seconds of user and system time, including work after the final state.
+    /// Seconds of user and system time. They include work after the final state, except in cold starts.
     Cpu,
     /// Resident memory at the end, in MiB.
     Resident,

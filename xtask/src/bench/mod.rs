@@ -90,8 +90,8 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pods in memory, cold-start, endpoint-churn and the scenarios of all controllers [default: 20000, 50000
-    /// in endpoint-churn, or 1000 with --quick]
+    /// Number of pods in endpoint-churn and in the scenarios among many pods (memory, cold-start, all-memory,
+    /// all-cold-start and all-claims-…) [default: 20000, 50000 in endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,
 
@@ -171,7 +171,7 @@ impl Arguments {
     fn volumes(&self, mode: Mode) -> volumes::Size {
         let (claims, nodes) = match (mode, self.quick) {
             (Mode::Raised, false) => (2000, 100),
-            // Twenty requests a second.
+            // The default limit is twenty requests per second.
             (Mode::Default, false) => (200, 20),
             (Mode::Raised, true) => (100, 10),
             (Mode::Default, true) => (40, 5),

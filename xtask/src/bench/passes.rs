@@ -14,7 +14,7 @@ use super::{Arguments, autoscaling, lag, mixed, rollout, volumes};
 /// Scenarios of one manager on a separate control plane, in this order.
 const ROLLOUTS: [Scenario; 4] = [Scenario::IdleEmpty, Scenario::Create, Scenario::Update, Scenario::Idle];
 
-/// Scenarios of the shared control plane, in this order: those with the fewest objects first.
+/// Scenarios of the shared control plane, in this order: the last one leaves its nodes behind.
 const ON_A_SHARED_CLUSTER: [Scenario; 4] =
     [Scenario::AllIdle, Scenario::NamespaceDelete, Scenario::GarbageCollection, Scenario::NodeLeases];
 

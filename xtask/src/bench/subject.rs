@@ -96,7 +96,7 @@ pub const ALL_WORKLOADS: &str = "--controllers=statefulset-controller,daemonset-
 /// The controller of autoscalers alone.
 pub const AUTOSCALING: &str = "--controllers=horizontal-pod-autoscaler-controller";
 
-/// The controller of namespaces, with the garbage collector: it runs in every cluster and watches every kind.
+/// The controller of namespaces, with the garbage collector, which runs in every cluster and watches every kind.
 pub const NAMESPACES: &str = "--controllers=namespace,garbagecollector";
 
 /// The garbage collector.

@@ -27,9 +27,9 @@ pub struct Size {
 /// The node of a pod.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// On its first node.
+    /// Its first node.
     First,
-    /// On the next node.
+    /// The next node.
     Moved,
 }
 

@@ -32,7 +32,7 @@ const MOVED_PART: u32 = 10;
 /// Maximum duration of a step.
 const DEADLINE: Duration = Duration::from_secs(900);
 
-/// The scenarios in which each manager has a separate control plane.
+/// The scenarios of volumes in which each manager has a separate control plane.
 pub const WITH_NEW_CLUSTERS: [Scenario; 3] =
     [Scenario::VolumesProvision, Scenario::VolumesAttach, Scenario::VolumesMove];
 
