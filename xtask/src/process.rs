@@ -4,8 +4,8 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-/// Clock ticks per second in `/proc/<pid>/stat`: the kernel's USER_HZ, which is
-/// the same on every architecture that Rust and Go both run on.
+/// Clock ticks per second in `/proc/<pid>/stat`: the kernel's USER_HZ, which is the same on every architecture that
+/// Rust and Go both run on.
 const TICKS: f64 = 100.0;
 
 /// CPU time and memory of a process.

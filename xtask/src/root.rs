@@ -34,7 +34,7 @@ pub fn built(package: &str) -> Option<PathBuf> {
 /// Starts this command again with root rights, in place of this process. `binaries` are packages and their binaries.
 ///
 /// # Errors
-/// When sudo cannot be started. Does not return otherwise.
+/// When this program is not found, or sudo cannot be started. Does not return otherwise.
 pub fn restart(binaries: &[(&str, &Path)]) -> Result<()> {
     let arguments = this_program(binaries, env::args_os().skip(1))?;
     eprintln!("a cluster needs root rights: continuing with sudo");

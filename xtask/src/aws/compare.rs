@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(7);
 /// The facts after each step, by the step's name.
 type Steps = Vec<(String, BTreeSet<String>)>;
 
-/// Compares both managers; fails if an unlisted difference exists, or a listed one does not.
+/// Compares both managers; fails if an unlisted difference exists, or one that is listed for every run does not.
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;

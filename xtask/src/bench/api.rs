@@ -8,7 +8,7 @@ use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// The number of parallel requests.
+/// Maximum number of parallel requests.
 const PARALLEL: usize = 24;
 
 /// Media type of a response without spec and status, which are not needed here.
@@ -33,7 +33,7 @@ pub async fn create(client: &Client, collection: &str, writer: &str, object: &Va
 pub enum Patch {
     /// JSON merge patch: a list replaces the existing list.
     Merge,
-    /// Strategic merge patch: items of lists are merged by their names.
+    /// Strategic merge patch: items of lists are merged by their merge keys.
     Strategic,
 }
 
@@ -102,7 +102,7 @@ pub async fn each<I, O>(
     Ok(results)
 }
 
-/// Lines of progress on standard error, one every two seconds.
+/// Lines of progress on standard error, at most one every two seconds.
 pub struct Progress {
     next: Instant,
 }

@@ -24,16 +24,16 @@ use super::workload::App;
 const RATE: u32 = 100;
 /// The number of Services whose pods change at the same time.
 const ROLLING: u32 = 10;
-/// Seconds during which pods change.
+/// Maximum number of seconds in which pods become unready, and in which they become ready again.
 const SECONDS: u32 = 20;
 
-/// The number of parallel changes.
+/// Maximum number of parallel changes.
 const PARALLEL: usize = 24;
 
 /// Maximum number of endpoints in a slice.
 const SLICE: u32 = 100;
 
-/// Maximum time until slices show the last change.
+/// Maximum time until all slices exist, and until they show the last change.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Numbers of objects.

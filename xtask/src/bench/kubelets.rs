@@ -17,7 +17,7 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// The lease duration, in seconds.
 const LEASE_SECONDS: u32 = 40;
 
-/// The number of parallel renewals.
+/// Maximum number of parallel renewals.
 const PARALLEL: usize = 16;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

@@ -14,7 +14,7 @@ use super::report::Results;
 /// Time for the suite to end after its own deadline.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// The suite's process and log.
+/// The name of the suite's process and log.
 const SUITE: &str = "suite";
 
 /// Flags of the suite for a cluster without a cloud provider.

@@ -116,7 +116,7 @@ impl DemoEnvironment {
         String::from_utf8(output.stdout).context("read kubectl's output")
     }
 
-    /// Copies the processes' logs and a dump of the objects to a folder that is kept; returns its path.
+    /// Copies the processes' logs and a table of the objects to a folder that is kept; returns its path.
     pub async fn keep_logs(&self) -> Result<PathBuf> {
         let folder = tempfile::Builder::new().prefix("kcm-demo-logs-").tempdir().context("make a folder for logs")?;
         for entry in fs::read_dir(self.cluster.folder()).context("list the logs")? {

@@ -1,4 +1,5 @@
-//! The steps of the scenario, one function each. A step depends on the previous ones.
+//! The scenario: its steps with a Deployment, one function each, and the order of all steps. A step may depend on
+//! earlier ones.
 
 use std::time::Duration;
 
@@ -21,14 +22,14 @@ const LABEL: &str = "app=web";
 const REPLICAS: usize = 3;
 /// Minimum number of available pods: `maxUnavailable` is 0.
 const MIN_AVAILABLE: usize = REPLICAS;
-/// Maximum number of pods: `maxSurge` is 1.
+/// Maximum number of requested pods: `maxSurge` is 1.
 const MAX_PODS: i32 = REPLICAS as i32 + 1;
 
 const FIRST: &str = "nginx:1.28";
 const SECOND: &str = "nginx:1.29";
 const THIRD: &str = "nginx:1.30";
 
-/// Seconds that a new pod must be Ready for in the last step: the rollout is slow enough to be interrupted halfway.
+/// Seconds that a new pod must be Ready for in [`crash`]: the rollout is slow enough to be interrupted halfway.
 const MIN_READY_SECONDS: i64 = 3;
 
 const MANIFEST: &str = "apiVersion: apps/v1

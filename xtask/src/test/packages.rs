@@ -1,4 +1,5 @@
-//! Checks that the library crates can be published: metadata, a README, and packages with all that a build needs.
+//! Checks that the library crates can be published: they have metadata and a README with an example, and cargo packages
+//! them.
 
 use serde_json::Value;
 
