@@ -11,8 +11,8 @@ const GATES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
 /// The APIs of alpha and beta features.
 const APIS: &str = "--runtime-config=api/all=true";
 
-/// Managers of tests elect their leader in the namespace of the test. The API server's own role allows LeaseCandidates
-/// in kube-system only.
+/// Permissions for LeaseCandidates in every namespace: managers of tests elect their leader in the namespace of the
+/// test, and the API server's default role covers kube-system only.
 const CANDIDATES: &str = r#"{
     "apiVersion": "v1",
     "kind": "List",
@@ -58,8 +58,8 @@ pub fn of_manager() -> Vec<String> {
     flags(is_set(), &[GATES])
 }
 
-/// Returns the additional flags of a process of kcm or of upstream's manager, whose test gives it these flags: none if
-/// they contain gates. Such a test is about the gates that it names, and some can be off only if others are.
+/// Returns the additional flags of a process of kcm or of upstream's manager whose test sets the flags `given`. Returns
+/// none if these set feature gates: a gate can be off only if all gates that depend on it are off as well.
 pub fn of_process(given: &[String]) -> Vec<String> {
     flags(is_set() && !names_gates(given), &[GATES])
 }
@@ -77,7 +77,6 @@ pub async fn control_plane(mut options: Options) -> Result<ControlPlane> {
     options.extra_scheduler_flags.splice(0..0, of_scheduler());
     let cluster = ControlPlane::start(options).await?;
     if is_set() {
-        // Coordinated elections in every namespace.
         cluster.kubectl_with_input(&["create", "-f", "-"], CANDIDATES)?;
     }
     Ok(cluster)

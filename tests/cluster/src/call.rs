@@ -1,4 +1,4 @@
-//! The meaning of a request, parsed from its method and path like in the API server.
+//! The meaning of a request, parsed from its method and path as in the API server.
 
 use http::Method;
 
@@ -22,7 +22,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns its name in RBAC.
+    /// Returns the verb's name in RBAC.
     pub fn as_str(self) -> &'static str {
         match self {
             Verb::Get => "get",
@@ -43,11 +43,11 @@ pub struct Call {
     pub verb: Verb,
     /// The API group, empty for the core group.
     pub group: String,
-    /// The plural, with its subresource after a slash.
+    /// The plural name of the resource; a subresource follows after a slash.
     pub resource: String,
-    /// Empty for cluster-scoped resources, and for all namespaces.
+    /// The namespace; empty for cluster-scoped resources, and for requests across all namespaces.
     pub namespace: String,
-    /// Empty for a collection.
+    /// The object's name; empty for a collection.
     pub name: String,
     /// The requesting service account; empty for the manager itself.
     pub account: String,
@@ -102,8 +102,8 @@ impl Call {
         })
     }
 
-    /// Returns true if the request changes an object. Accounts and tokens, which every manager creates for its
-    /// controllers, do not count; nor do the Lease and its candidate, which even an idle manager writes.
+    /// Returns true if the request changes an object. Service accounts and tokens, which every manager creates for its
+    /// controllers, do not count; nor do the Lease and the LeaseCandidate, which even an idle manager writes.
     pub fn is_write(&self) -> bool {
         let changes = !matches!(self.verb, Verb::Get | Verb::List | Verb::Watch);
         let is_own_account =

@@ -43,18 +43,19 @@ impl CloudBed {
         Ok(Self { bed, cloud: MockCloud::new(MockConfig::default())? })
     }
 
-    /// Starts ccm with the permissions of its manifest and a service account per controller; nodes appear an hour older
-    /// than they are. Without leader election, and with both node controllers, unless `flags` change that.
+    /// Starts ccm with the permissions of its manifest and a service account per controller. Its clock is an hour
+    /// ahead, so that nodes are not young. Leader election is off, and only the node controllers run, unless `flags`
+    /// change that.
     pub async fn start_ccm(&self, faults: &Faults, flags: &[&str]) -> Result<Manager> {
         self.start_ccm_later(faults, flags, SignedDuration::from_hours(1)).await
     }
 
-    /// Like [`CloudBed::start_ccm`], with nodes that seem to be older by `later`.
+    /// Like [`CloudBed::start_ccm`], with a clock that is ahead by `later`.
     pub async fn start_ccm_later(&self, faults: &Faults, flags: &[&str], later: SignedDuration) -> Result<Manager> {
         self.start_ccm_with_provider(|cluster| Ok(self.cloud.provider(cluster)), faults, flags, later).await
     }
 
-    /// Like [`CloudBed::start_ccm_later`], over any provider, which is created from the cluster's name.
+    /// Like [`CloudBed::start_ccm_later`], with the cloud provider that `provider` creates from the cluster's name.
     pub async fn start_ccm_with_provider(
         &self,
         provider: impl FnOnce(&str) -> Result<Arc<dyn CloudProvider>>,
@@ -79,8 +80,8 @@ impl CloudBed {
         self.start_ccm_as(USER, provider, faults, arguments, later).await
     }
 
-    /// Like [`CloudBed::start_ccm_with_provider`], as any user, with these flags only, and with a provider that they
-    /// select.
+    /// Starts ccm as `user`, with no other flags than `flags` and a kubeconfig. `provider` creates the cloud provider
+    /// from the parsed flags.
     pub async fn start_ccm_as(
         &self,
         user: &str,
@@ -146,7 +147,7 @@ impl CloudBed {
         Ok(())
     }
 
-    /// Returns counts of the events about a node, by `<component> <type> <reason> <message>`.
+    /// Returns the number of events about a node, by `<component> <type> <reason> <message>`.
     pub async fn events(&self, node: &str) -> Result<BTreeMap<String, i32>> {
         let mut counts = BTreeMap::new();
         let events: Api<Event> = Api::namespaced(self.bed.client.clone(), "default");

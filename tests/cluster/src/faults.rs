@@ -27,7 +27,7 @@ type Exchange = Result<Response<ResponseBody>, BoxError>;
 pub enum Effect {
     /// The server responds with this HTTP status, with `Retry-After` in seconds if given, and does nothing.
     Refuse(u16, Option<u32>),
-    /// There was no connection: nothing was sent.
+    /// The client cannot connect: nothing is sent.
     NotSent,
     /// The connection fails before the server has read the request: nothing is executed, but the client cannot detect
     /// that.
@@ -99,9 +99,9 @@ struct Shared {
     frozen: watch::Sender<BTreeSet<String>>,
     /// While this is set, nothing is delivered in either direction.
     paused: watch::Sender<bool>,
-    /// Held requests may be sent.
+    /// True once held requests may be sent.
     released: watch::Sender<bool>,
-    /// A rule has requested that the process is killed here.
+    /// True once a rule has requested that the process is killed.
     crashing: watch::Sender<bool>,
     /// Writes that were sent and have no response.
     writes_under_way: watch::Sender<usize>,
@@ -165,19 +165,19 @@ impl Faults {
         });
     }
 
-    /// Holds back everything, in both directions, or resumes.
+    /// Holds back all requests, responses and watch events while `paused` is true.
     pub fn pause(&self, paused: bool) {
         self.0.paused.send_replace(paused);
     }
 
-    /// Lets all held requests be sent, also later ones.
+    /// Ends [`Effect::Hold`] for all requests, including later ones.
     pub fn release(&self) {
         self.0.released.send_replace(true);
     }
 
     /// Completes when a rule requests that the process is killed.
     pub async fn crashes(&self) {
-        // The sender lives as long as `self`, so that waiting cannot fail.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.0.crashing.subscribe().wait_for(|crashing| *crashing).await;
     }
 
@@ -298,8 +298,8 @@ impl Faults {
         Ok(if call.verb == Verb::Watch { response.map(|body| self.held_back(&call.resource, body)) } else { response })
     }
 
-    /// Sends a request. A request that has left the process reaches the server even if the process ends before the
-    /// response.
+    /// Sends a request in a separate task. Like a request that has left its process, it reaches the server even if the
+    /// manager is killed before the response.
     async fn send(&self, at: usize, request: Request<Body>, next: Next) -> Exchange {
         let faults = self.clone();
         let writes = usize::from(self.state().recorded[at].call.is_write());
@@ -313,7 +313,8 @@ impl Faults {
         sent.await?
     }
 
-    /// Reports whether the server has responded to all writes that were sent. Controllers that poll always read.
+    /// Returns true if the server has responded to all writes that were sent. Reads do not count: controllers that poll
+    /// always have some under way.
     pub fn is_settled(&self) -> bool {
         *self.0.writes_under_way.borrow() == 0
     }

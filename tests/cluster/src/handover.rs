@@ -17,7 +17,7 @@ pub type StepFuture = BoxFuture<'static, Result<()>>;
 
 /// A task that one manager begins and another one finishes.
 pub struct Task {
-    /// Its name, with which the name of its namespace begins.
+    /// The task's name; the name of its namespace begins with it.
     pub name: &'static str,
     /// The first half: up to an intermediate state.
     pub begin: fn(Space) -> StepFuture,
@@ -80,7 +80,7 @@ pub async fn end(tasks: &[TaskInSpace]) -> Result<()> {
 pub struct ObjectVersion {
     /// The uid, which changes when the object is deleted and recreated.
     pub uid: String,
-    /// The version, which changes with the object. `None` for pods, because kubelets and the scheduler change them.
+    /// The resourceVersion. `None` for pods, because kubelets and the scheduler change them.
     pub resource_version: Option<String>,
 }
 

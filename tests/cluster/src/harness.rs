@@ -1,4 +1,4 @@
-//! Runs a table of tests concurrently: they mostly wait, so that more tests than cores use a host well.
+//! Runs a table of tests concurrently. Tests mostly wait, so a host can run more of them than it has cores.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::space::{Bed, Space};
 /// Number of concurrent tests.
 const CONCURRENT_TESTS: usize = 6;
 
-/// The time limit of a usual test; one that takes longer is stuck. The longest ones need two minutes on two cores.
+/// The time limit of a usual test; a test that takes longer is stuck. The longest ones need two minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// The time limit of a test that tries all variants.
+/// The time limit of an ignored test: some of them try hundreds of variants.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Number of concurrent variants of a test.
@@ -63,7 +63,7 @@ impl Tier {
     }
 }
 
-/// The test's function in its namespace.
+/// A test's function, whose argument is the test's namespace.
 pub type Run = Arc<dyn Fn(Space) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// A test.
@@ -95,8 +95,8 @@ macro_rules! cases {
     };
 }
 
-/// The selection of tests on the command line. Those of libtest's flags that select tests are supported, others are
-/// ignored.
+/// The selection of tests on the command line. Supports libtest's flags that select tests, and ignores its other
+/// flags.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Selection {
     filters: Vec<String>,
@@ -193,7 +193,7 @@ async fn run_all(cases: Vec<Case>, concurrent_tests: usize) -> ExitCode {
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one test in a separate task; returns the reason of a failure.
+/// Runs one test in a separate task; returns the reason if it fails.
 async fn run_one(bed: &Arc<Bed>, case: Case) -> Option<String> {
     let begun = Instant::now();
     let (name, limit) = (&case.name, case.tier.limit());

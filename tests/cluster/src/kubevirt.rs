@@ -30,7 +30,7 @@ use crate::wait::eventually;
 const USER: &str = "kubevirt-tenant-ccm";
 const RIGHTS: &str = include_str!("../../../deploy/kubevirt-infra-rbac.yaml");
 
-/// Held while the manifest of a tenant is applied.
+/// Locked while the manifest of a tenant is applied.
 static APPLYING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The node that all virtual machines run on.
@@ -171,7 +171,7 @@ impl Tenant {
         Api::namespaced(self.infrastructure.client(), &self.namespace)
     }
 
-    /// Starts a virtual machine; returns its address.
+    /// Creates a running VirtualMachineInstance; returns its address.
     pub async fn start_machine(&self, name: &str) -> Result<String> {
         let number = self.infrastructure.addresses.fetch_add(1, Ordering::Relaxed);
         let address = format!("10.128.{}.{}", number / 250, number % 250 + 1);
@@ -290,7 +290,7 @@ impl Fixture for Tenant {
     }
 
     async fn hold_deletion(&self, time: Duration) -> Result<(), FixtureError> {
-        // The infrastructure's load balancer is deleted before the Service.
+        // The Service in the infrastructure cluster stays until its load balancer is deleted.
         let effect = CloudEffect::Pending { millis: time.as_millis() as u64 };
         let fault = Fault::always(Pattern::One(Operation::DeleteBalancer), effect);
         self.infrastructure.cloud.cloud.add_fault(fault).map(drop).map_err(failed)

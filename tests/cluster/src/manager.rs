@@ -17,7 +17,8 @@ use crate::all_gates;
 use crate::faults::Faults;
 use crate::space::Space;
 
-/// Controllers of cluster-scoped objects: several managers of one namespace each would all do the same work.
+/// Controllers of cluster-scoped objects, which a manager for one namespace does not run by default: the managers of
+/// concurrent tests would all process the same objects.
 const CLUSTER_WIDE: &[&str] = &[
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -39,7 +40,8 @@ const CLUSTER_WIDE: &[&str] = &[
 /// A manager with this controller and without the garbage collector does not start.
 const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
 
-/// Not started by default: tests of other controllers write the statuses of quotas themselves.
+/// The controller of quotas, which is not started by default: tests of other controllers write the statuses of quotas
+/// themselves.
 const QUOTA_CONTROLLER: &str = "resourcequota-controller";
 
 /// A running manager. Dropping it is a crash.
@@ -52,8 +54,8 @@ pub struct Manager {
 
 impl Manager {
     /// Starts kcm as `system:kube-controller-manager` with a service account per controller, as kubeadm does, for the
-    /// objects of the space's namespace. Without leader election, and without controllers of cluster-scoped objects,
-    /// unless `flags` change that.
+    /// objects of the space's namespace. Leader election, the garbage collector, the quota controller and controllers
+    /// of cluster-scoped objects are off, unless `flags` turn them on.
     pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
         let without = CLUSTER_WIDE.join(",-");
@@ -73,7 +75,8 @@ impl Manager {
         Self::start_in(cluster, "kube-system", &Faults::default(), &flags, None).await
     }
 
-    /// Starts kcm, for the objects of `namespace` if one is given. The Lease, if requested, is in `home`.
+    /// Starts kcm for the objects of `namespace`, or of all namespaces without one. The Lease, if flags turn on leader
+    /// election, is in the namespace `home`.
     async fn start_in(
         cluster: &ControlPlane,
         home: &str,
@@ -90,8 +93,7 @@ impl Manager {
             "--kube-api-burst=400".to_owned(),
             // The garbage collector would delete objects of other tests, and it watches every kind.
             "--enable-garbage-collector=false".to_owned(),
-            // The role permits only one name of a Lease, so that the managers of tests need Leases in separate
-            // namespaces.
+            // The role permits only one name of a Lease, so the managers of tests need Leases in separate namespaces.
             format!("--leader-elect-resource-namespace={home}"),
         ];
         let selects = |flag: &str| flag.starts_with("--controllers") || flag == "--enable-garbage-collector=true";
@@ -142,7 +144,8 @@ impl Manager {
         Self::start_with(space, faults, &[]).await
     }
 
-    /// Crashes the manager. When this returns, the manager has ended, and the server has executed all sent requests.
+    /// Crashes the manager. When this returns, the manager has ended, and the server has responded to all writes that
+    /// were sent.
     pub async fn crash(mut self) {
         self.dead.store(true, Ordering::SeqCst);
         self.task.abort();

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::Space;
 
-/// The metrics, by namespace and name, as quantities. Resources apply to each pod.
+/// The metrics that tests set, by namespace and name. `cpu` and `memory` are the usage of each pod of the namespace.
 #[derive(Clone)]
 pub struct Metrics(Arc<control_plane::metrics::Metrics>);
 

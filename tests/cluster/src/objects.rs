@@ -84,7 +84,7 @@ pub fn uids<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     uids
 }
 
-/// Returns the name of the controller that an object belongs to; empty if it has none.
+/// Returns the name in an object's controller reference; empty if it has none.
 pub fn owner<K: kube::Resource>(object: &K) -> String {
     let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
     owner.map(|owner| owner.name.clone()).unwrap_or_default()

@@ -22,8 +22,8 @@ const EXPIRED: u16 = 410;
 /// The pause after the end of a watch.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The objects of the namespace as of the last events. Pods and ReplicaSets are each consistent, but not with each
-/// other.
+/// The pods and ReplicaSets of a namespace as of the last events. Each kind has its own watch, so the pods may be newer
+/// or older than the ReplicaSets.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Pods by uid.

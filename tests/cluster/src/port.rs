@@ -7,8 +7,8 @@ use tokio::net::TcpSocket;
 
 /// A port of this machine for a process that is started with [`ReservedPort::flags`].
 ///
-/// The port is bound, without listening, until this is dropped. If it was only found to be free, another test's socket
-/// or outgoing connection could take it before the process listens.
+/// The port is bound, without listening, until this value is dropped. Otherwise another test's socket or outgoing
+/// connection could take the port before the process listens.
 #[derive(Debug)]
 pub struct ReservedPort {
     address: SocketAddr,
@@ -27,7 +27,7 @@ impl ReservedPort {
         Ok(Self { address: socket.local_addr()?, _bound: socket })
     }
 
-    /// Returns its address.
+    /// Returns the port with its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

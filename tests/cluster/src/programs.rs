@@ -1,6 +1,7 @@
-//! Processes of kcm and ccm: this test program, if it is called by the name of upstream's command, is that command.
+//! Processes of kcm and ccm: this test program behaves like kcm or ccm if it is started under the name of upstream's
+//! command.
 //!
-//! This tests the parts that only a process has: command line, log, signals, port and exit code.
+//! Processes are for tests of command line, log, signals, port and exit code.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,10 +23,10 @@ pub const KCM: &str = "kube-controller-manager";
 /// The command of ccm, with KubeVirt and the mock cloud.
 pub const CCM: &str = "cloud-controller-manager";
 
-/// kubeadm's folder of a control plane; a test's control plane has the same files in its own folder.
+/// kubeadm's folder for the files of a control plane. A test's control plane has the same files in its own folder.
 pub const KUBERNETES: &str = "/etc/kubernetes";
 
-/// Runs the command by whose name this program was called; returns `None` if it was called by its own name.
+/// Runs kcm or ccm if this program was started under the name of [`KCM`] or [`CCM`]; otherwise returns `None`.
 pub fn as_called() -> Option<ExitCode> {
     let mut arguments = std::env::args();
     let program = PathBuf::from(arguments.next()?);
@@ -36,7 +37,7 @@ pub fn as_called() -> Option<ExitCode> {
     }
 }
 
-/// Returns the program of this command.
+/// Returns the path of a program that is the command `name`: a link to this test program.
 ///
 /// # Errors
 /// When the control plane's folder cannot be written.
@@ -53,7 +54,7 @@ pub fn command(cluster: &ControlPlane, name: &str) -> Result<PathBuf> {
 /// A running process of a manager.
 #[derive(Debug)]
 pub struct Process {
-    /// Its name, also of its log.
+    /// The name of the process and of its log.
     pub name: String,
     /// The port that the process serves on.
     port: ReservedPort,
@@ -61,8 +62,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with these arguments, in which [`KUBERNETES`] is replaced by the control plane's folder, and
-    /// with a free port. Adds the gates of a run with all gates to the arguments of a kube-controller-manager.
+    /// Starts a program with `arguments` and a free port. Replaces [`KUBERNETES`] in the arguments by the control
+    /// plane's folder. Adds the flags of [`all_gates::of_process`] if the program is a kube-controller-manager.
     ///
     /// # Errors
     /// When it cannot be started.

@@ -22,7 +22,7 @@ use crate::wait::eventually;
 /// Nodes for the pods of all tests.
 const NODES: u32 = 4;
 
-/// A control plane with the admin's client, which tests share.
+/// A control plane that tests share, with the admin's client.
 pub struct Bed {
     /// The control plane.
     pub cluster: ControlPlane,
@@ -49,8 +49,8 @@ impl Bed {
         Ok(Self { cluster, client, accounts: None, metrics: OnceCell::new() })
     }
 
-    /// Creates a namespace for a test; its name begins with `name`. If the bed creates service accounts, the
-    /// method waits for the default one.
+    /// Creates a namespace for a test; its name begins with the last segment of the path `name`. If the bed creates
+    /// service accounts, the method waits for the default one.
     pub async fn space(self: &Arc<Self>, name: &str) -> Result<Space> {
         let prefix: String = name.rsplit("::").next().unwrap_or(name).replace('_', "-").chars().take(40).collect();
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{prefix}-")}}))?;
@@ -63,7 +63,7 @@ impl Bed {
     }
 }
 
-/// A namespace for a single test, used as the admin.
+/// A namespace for a single test, whose methods act as the admin.
 #[derive(Clone)]
 pub struct Space {
     /// The control plane.

@@ -19,7 +19,7 @@ const OURS: &str = "localhost/kcm:";
 pub struct StaticPods<'a> {
     cluster: &'a ControlPlane,
     folder: PathBuf,
-    /// By file name: its text, and the process.
+    /// The text of each manifest and its process, by file name.
     running: BTreeMap<String, (String, Process)>,
     started: usize,
 }
@@ -91,7 +91,8 @@ impl<'a> StaticPods<'a> {
         Ok(process)
     }
 
-    /// Returns the program at an image's entrypoint. Ours runs unprivileged by default, and could not read its files.
+    /// Returns the program of a container's image. Fails if kcm does not run as root: its image has an unprivileged
+    /// user, which cannot read kubeadm's files.
     fn program(&self, container: &Container) -> Result<PathBuf> {
         let image = container.image.as_deref().unwrap_or_default();
         if image.starts_with(UPSTREAM) {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::space::Space;
 
-/// Counts of normalized lines by kind. A line is one field of an object, or an event; repeated events count once.
+/// The numbers of equal lines by kind, without values that vary. A line is one field of an object, or an event;
+/// repeated events count once.
 pub type Trace = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Kinds whose objects are compared, in addition to events.
@@ -26,11 +27,11 @@ const VARYING_FIELDS: &[&str] = &[
     "time",
 ];
 
-/// Sources of events that are not compared, because a controller manager does not record them. The scheduler's event
-/// has no source.
+/// Sources of events that are not compared, because no controller manager records them. The scheduler's events can have
+/// an empty source.
 const OTHER_SOURCES: &[&str] = &["", "default-scheduler", "kubelet", "kwok"];
 
-/// Reads a namespace as the admin.
+/// Reads the trace of a namespace.
 ///
 /// # Errors
 /// When kubectl fails.
@@ -48,7 +49,7 @@ pub async fn read_trace(space: &Space) -> Result<Trace> {
     Ok(trace(&lists, &space.namespace))
 }
 
-/// Returns the trace of a namespace's lists by kind.
+/// Returns the trace of a namespace from its objects, listed by kind.
 fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     let (mut names, sets) = (names(lists), sets(lists));
     names.push((namespace.to_owned(), "<namespace>".to_owned()));
@@ -73,7 +74,7 @@ fn trace(lists: &BTreeMap<&str, Vec<Value>>, namespace: &str) -> Trace {
     trace
 }
 
-/// Returns names of existing and former ReplicaSets.
+/// Returns names of existing and of deleted ReplicaSets; the latter are known from events.
 fn sets(lists: &BTreeMap<&str, Vec<Value>>) -> BTreeSet<String> {
     let names = |kind: &str, at: &str| {
         let items = lists.get(kind).into_iter().flatten();
@@ -182,7 +183,7 @@ fn walk(value: &Value, path: &mut String, visit: &mut impl FnMut(&str, &Value)) 
     }
 }
 
-/// Returns the differences of two traces, a sentence each.
+/// Returns the differences of two traces, one line each.
 pub fn difference(upstream: &Trace, ours: &Trace) -> Vec<String> {
     let none = BTreeMap::new();
     let mut found = Vec::new();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Maximum time for a state: far longer than it needs, for slow and busy hosts. Only a failing test waits until it
-/// ends.
+/// Maximum time until an expected state: far longer than needed, for slow and busy hosts. Only a failing test waits for
+/// all of it.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
@@ -37,7 +37,7 @@ pub async fn eventually<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Repeats `check` for `time`; fails as soon as it does.
+/// Repeats `check` for `time`; fails when `check` fails.
 pub async fn during<F: Future<Output = Result<()>>>(
     time: Duration,
     what: impl Display,

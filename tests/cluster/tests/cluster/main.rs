@@ -78,7 +78,7 @@ fn main() -> std::process::ExitCode {
             objects_of_a_kind_that_is_served_later_are_counted, wrong_usage_is_corrected_even_after_a_crash,
             usage_of_deleted_objects_is_free_within_a_second, only_kinds_that_are_counted_are_watched,
             object_that_admission_missed_is_counted_within_seconds,
-            number_that_arrives_after_its_object_was_deleted_is_lowered,
+            usage_that_arrives_after_the_deletion_of_its_object_is_lowered,
         },
         workloads::disruption::{
             evictions_and_drains_respect_the_budget, uncountable_pods_are_reported_and_cannot_be_evicted,
@@ -342,7 +342,7 @@ fn main() -> std::process::ExitCode {
         process::monitoring::{alerts_fire_when_they_should, upstreams_list_is_current},
         upstream::operations::{takeover_page_works_in_both_directions},
         api::owners::{dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstream},
-        upstream::small_controllers_takeover::{small_controllers_continue_under_the_other},
+        upstream::small_controllers_takeover::{small_controllers_continue_under_the_other_manager},
         upstream::statefulset_takeover::{
             updates_continue_under_the_other_manager, statefulset_controller_writes_less_than_upstream,
         },

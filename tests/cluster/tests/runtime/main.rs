@@ -1,4 +1,4 @@
-//! The runtime without a manager, on the real API server: operators written with it, and what its processes serve.
+//! The crate `runtime` on a real API server, without kcm: an operator written with its SDK, and its HTTPS server.
 
 mod sdk;
 mod serve;

@@ -1,5 +1,5 @@
-//! An operator of the SDK on the real API server: it creates children, repairs them, updates them after changes of
-//! their inputs, and deletes them at the end.
+//! An operator written with the SDK, on a real API server: it creates children, repairs them, updates them when their
+//! inputs change, and deletes them before their owner.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 
@@ -106,7 +106,7 @@ impl Notes {
         .await
     }
 
-    /// A child that is deleted or edited is restored, and fields of other owners are kept.
+    /// A child that is deleted or edited is restored, and fields of other field managers are kept.
     async fn child_is_repaired(&self) -> Result<()> {
         self.maps.delete("first", &DeleteParams::default()).await?;
         self.until_written("a").await?;
@@ -117,7 +117,7 @@ impl Notes {
         Ok(())
     }
 
-    /// The child follows the note, and a Secret that the operator watches; an Event reports it.
+    /// The child is updated when the note or the watched Secret changes; an Event reports the update.
     async fn child_follows_its_inputs(&self) -> Result<()> {
         let text = json!({"spec": {"text": "b"}});
         self.notes.patch("first", &PatchParams::default(), &Patch::Merge(text)).await?;

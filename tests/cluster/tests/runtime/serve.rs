@@ -214,7 +214,7 @@ async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
     lookups_may_fail_only_if_that_is_tolerated(&cluster).await
 }
 
-/// Anonymous clients, and wrong, foreign and expired credentials: access only to paths that are open to all.
+/// Clients without credentials, or with wrong, foreign or expired ones, have access only to paths that are open to all.
 async fn unauthenticated_clients_get_only_open_paths(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
     let expired = sign(("kubernetes", key_of(&ca)?), "kubernetes-admin", |params| {
@@ -292,7 +292,7 @@ async fn permitted_clients_have_access(
     Ok(())
 }
 
-/// Only a client with a certificate of the front proxies' authority, and an allowed name, may name another user.
+/// Only a client with a certificate of the front proxies' authority and an allowed common name may name another user.
 async fn front_proxies_may_name_users(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let folder = cluster.front_proxy_ca().parent().context("no parent folder")?.to_owned();
     let read = |name: &str| std::fs::read_to_string(folder.join(name));

@@ -296,7 +296,7 @@ pub async fn service_cidr_exists_while_it_is_needed(space: Space) -> Result<()> 
     ranges.delete("short-lived", &DeleteParams::default()).await?;
     until_deleted("wide").await?;
     until_deleted("short-lived").await?;
-    // API servers whose watches have not delivered the deletion may still allocate addresses from it.
+    // API servers whose watches have not delivered the deletion may still allocate addresses from the ServiceCIDR.
     ensure!(service_deleted_at.elapsed() > Duration::from_secs(8), "after {:?}", service_deleted_at.elapsed());
     only_declared(&faults, &["service-cidr-controller"])
 }

@@ -15,7 +15,7 @@ use crate::upstream::manager::{UPSTREAM, start_upstream};
 
 const CONTROLLER: &str = "validatingadmissionpolicy-status-controller";
 
-/// The kinds of these tests, as in the names of types.
+/// The kinds in the policies of these tests, as they occur in names of types in warnings.
 const KINDS: [&str; 12] = [
     "Deployment",
     "StatefulSet",

@@ -203,8 +203,8 @@ pub async fn wrong_usage_is_corrected_even_after_a_crash(space: Space) -> Result
     .await
 }
 
-/// Admission whose cache does not contain a quota yet admits objects without counting them. The next added object leads
-/// to a computation, long before the end of the period.
+/// While admission's cache does not contain a quota yet, it admits objects without counting them. The next added object
+/// leads to a recount, long before the end of the resync period.
 pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
@@ -232,8 +232,8 @@ pub async fn object_that_admission_missed_is_counted_within_seconds(space: Space
     .await
 }
 
-/// Admission's number reaches the cache after the deletion of the object that it counted.
-pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: Space) -> Result<()> {
+/// Admission counts an object. That usage reaches the controller's cache only after the object was deleted.
+pub async fn usage_that_arrives_after_the_deletion_of_its_object_is_lowered(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
     let secrets = space.list::<Secret>("").await?.len();
@@ -243,7 +243,7 @@ pub async fn number_that_arrives_after_its_object_was_deleted_is_lowered(space: 
     space.create::<Secret>(json!({"metadata": {"name": "short-lived"}})).await?;
     until_used(&space, &[("count/secrets", &(secrets + 1).to_string())]).await?;
     space.delete::<Secret>("short-lived").await?;
-    // A count before the deletion is higher than the stale cache, and its write is refused.
+    // A count that was made before the deletion is higher than the usage in the stale cache: its write is refused.
     faults.settled().await;
     let before = faults.accepted(Call::is_object_write);
     during(QUIET, "the usage in the stale cache is correct", || async {

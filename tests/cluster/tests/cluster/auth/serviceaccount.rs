@@ -26,7 +26,8 @@ use crate::robustness::scenario::Scenario;
 /// An RSA key pair whose tokens the API server accepts, in addition to those of its own key.
 const RSA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kcm/src/credentials/testdata/rsa");
 
-/// Creates a space on a second control plane, without a manager that creates accounts. All callers share it.
+/// Creates a space on a second control plane, without a manager that creates accounts. All callers share that control
+/// plane.
 pub async fn on_bed_without_accounts(space: &Space) -> Result<Space> {
     static BED: OnceCell<Arc<Bed>> = OnceCell::const_new();
     let bed = BED.get_or_try_init(|| async {
@@ -70,7 +71,7 @@ pub async fn default_account_is_created_and_recreated(space: Space) -> Result<()
         Ok(())
     })
     .await?;
-    // The account's deletion may arrive before that of the namespace, on another watch: one creation is refused then.
+    // The account's deletion may arrive before the namespace's, on another watch: then one creation is refused.
     let requests = faults.requests();
     let (created, refused): (Vec<_>, Vec<_>) =
         requests.iter().filter(|request| posts(&request.call)).partition(|request| request.status == Some(201));
@@ -165,7 +166,7 @@ pub fn token_secret(name: &str, account: &str, data: Value) -> Value {
     })
 }
 
-/// Waits until a secret has its token; returns the token and the certificates.
+/// Waits until a secret has its token; returns the token and the CA certificates.
 pub async fn token_of(space: &Space, name: &str) -> Result<(String, String)> {
     eventually(format!("{name} has a token"), || async {
         let secret: Secret = space.get(name).await?;
@@ -340,7 +341,8 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A token is created, another one has no account, and then the account is deleted.
+/// A Secret of an account gets its token. A token Secret without an account is deleted, and the first one is deleted
+/// with its account.
 async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("token", "robot", json!({}))).await?;

@@ -90,8 +90,8 @@ async fn whoami(space: &Space, certificate: &str, key: &str) -> Result<String> {
     Ok(user(space, certificate, key).await?.username.unwrap_or_default())
 }
 
-/// Returns the API of requests as a joining node, whose group may request certificates of any node, as in kubeadm's
-/// clusters.
+/// Returns a client of CertificateSigningRequests with the identity of a joining node. As in kubeadm's clusters, its
+/// group may request certificates of any node.
 async fn joining_node(space: &Space) -> Result<Api<CertificateSigningRequest>> {
     let name = |suffix: &str| format!("{}-{suffix}", space.namespace);
     let bindings: Api<ClusterRoleBinding> = Api::all(space.bed.client.clone());

@@ -1,5 +1,5 @@
 //! Scenarios of ccm's controllers over the mock cloud, each with a crash of the process at any of its writes and of its
-//! calls of the cloud, and with every fault of the cloud: in the final state, nothing is missing and nothing is left.
+//! calls of the cloud, and with every fault of the cloud: in the final state, nothing is missing or leaked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::cloud::service;
 struct Scenario {
     name: &'static str,
     flags: &'static [&'static str],
-    /// The number of instances, with their nodes, that exist before it begins.
+    /// The number of instances, with their nodes, that exist before the scenario begins.
     nodes: usize,
     /// Actions of users and changes in the cloud, for an object with this name, each followed by a wait for a state.
     run: for<'a> fn(&'a CloudBed, &'a str) -> BoxFuture<'a, Result<()>>,
@@ -151,7 +151,7 @@ async fn run_until_crash(
     }
 }
 
-/// Completes when the fault that keeps a call from ever returning has occurred.
+/// Completes when the fault that makes a call hang forever has occurred.
 async fn until_call_hangs(cloud: &CloudBed) {
     while cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired == 0) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -230,7 +230,7 @@ async fn run_with_each_fault(
     for (number, (what, run_fault, must_occur)) in run_faults.into_iter().enumerate() {
         let name = format!("{}-{number}", scenario.name.replace('_', "-"));
         if let Err(error) = run_with_fault(scenario, &cloud, &name, run_fault, must_occur).await {
-            // Objects and faults of the failed run remain, so that later runs in this cloud would prove nothing.
+            // Objects and faults of the failed run remain, so later runs in this cloud would prove nothing.
             bail!("run {number} of {count}, {name}: {what}: {error:#}");
         }
     }

@@ -1,4 +1,4 @@
-//! Credentials of a provider in a Secret: the process may read only that one, and applies its changes without a
+//! Credentials of a provider in a Secret: the process may read only that Secret, and uses changed credentials without a
 //! restart.
 
 use anyhow::{Result, ensure};

@@ -16,7 +16,7 @@ use provider_kubevirt::Targets;
 use serde_json::json;
 
 /// Number of concurrent cases of the suite.
-const CASES_AT_ONCE: usize = 4;
+const CONCURRENT_CASES: usize = 4;
 
 /// Runs a case of the suite in a namespace.
 async fn run_case(
@@ -42,7 +42,7 @@ async fn run_suite(infrastructure: &Arc<Infrastructure>, targets: Targets, mode:
     for (number, name) in provider_conformance::case_names().enumerate() {
         runs.push(run_case(infrastructure, targets, format!("{mode}-{number}"), name));
     }
-    let results: Vec<_> = stream::iter(runs).buffer_unordered(CASES_AT_ONCE).try_collect().await?;
+    let results: Vec<_> = stream::iter(runs).buffer_unordered(CONCURRENT_CASES).try_collect().await?;
     let failed: Vec<String> =
         results.iter().filter(|result| matches!(result.outcome, Outcome::Failed(_))).map(ToString::to_string).collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
@@ -209,7 +209,7 @@ pub async fn tenants_node_and_service_follow_the_infrastructure(_: Space) -> Res
     tenant_cluster.process.stop(&cloud.bed.cluster).await
 }
 
-/// Deletes the VirtualMachineInstance, so that the virtual machine is stopped, and then the VirtualMachine.
+/// Stops the virtual machine by deleting its VirtualMachineInstance; then deletes the VirtualMachine.
 async fn until_node_follows_its_machine(tenant_cluster: &TenantCluster) -> Result<()> {
     let (cloud, tenant) = (&tenant_cluster.cloud, &tenant_cluster.tenant);
     let machine = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm-1"}});

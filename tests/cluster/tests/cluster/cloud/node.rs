@@ -135,7 +135,8 @@ async fn node_waits_for_its_instance(cloud: &CloudBed) -> Result<()> {
     })
     .await?;
     let calls = cloud.cloud.calls(Operation::DescribeInstance).calls - before;
-    // At most two calls a second by the backoff, and one a second for each of three nodes for addresses and readiness.
+    // The backoff allows at most two calls a second; updates of addresses and readiness add one call a second for each
+    // of three nodes.
     let max = 25 + 5 * begun.elapsed().as_secs();
     ensure!(calls < max, "{calls} calls for an instance that does not exist");
     cloud.cloud.add_instance(&InstanceConfig::named("early"));

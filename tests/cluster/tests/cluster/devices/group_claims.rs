@@ -1,5 +1,5 @@
-//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so that each test has a separate
-//! control plane.
+//! ResourceClaims that the pods of a PodGroup share. The gates are off by default, so each test has a separate control
+//! plane.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ async fn create_group(space: &Space, name: &str) -> Result<DynamicObject> {
     groups(space).create(&PostParams::default(), &serde_json::from_value(group)?).await.context("create a PodGroup")
 }
 
-/// A pod of the PodGroup on a node, with the PodGroup's entry and possibly one of its own.
+/// Creates a pod of the PodGroup on a node, with the PodGroup's claim and, if `own` is true, one of its own.
 async fn create_member(space: &Space, name: &str, group: &str, own: bool) -> Result<()> {
     let mut entries = entry();
     if own {
@@ -192,7 +192,8 @@ pub async fn scheduler_allocates_the_claim_of_a_pod_group_whose_pods_are_evicted
     Ok(())
 }
 
-/// A PodGroup may have a finalizer of the controller that protects it, which does not run here.
+/// Returns a patch that removes all finalizers. A PodGroup may have one of the controller that protects PodGroups,
+/// which does not run here.
 fn without_finalizers() -> kube::api::Patch<Value> {
     kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}))
 }

@@ -450,7 +450,7 @@ pub async fn claims_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     until_running(&space, "one").await?;
     let one = until_claims(&space, "one", 1).await?;
     space.bed.cluster.kill(UPSTREAM)?;
-    // The status is lost: the claim is found by its owner.
+    // The pod's status no longer names the claim: the claim is found by its owner.
     space.patch_status::<Pod>("one", json!({"status": {"resourceClaimStatuses": null}})).await?;
     let manager = Manager::start_cluster_wide(&space, &Faults::default(), &[ALONE]).await?;
     ensure!(until_claims(&space, "one", 1).await? == one, "another claim was created");

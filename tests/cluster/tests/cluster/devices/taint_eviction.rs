@@ -234,7 +234,7 @@ async fn until_condition(space: &Space, rule: &str, status: &str, reason: &str, 
     .await
 }
 
-/// Rules are cluster-wide, so that this needs a separate control plane.
+/// Rules are cluster-wide, so this needs a separate control plane.
 pub async fn taint_rule_reports_planned_and_executed_evictions(_: Space) -> Result<()> {
     let space = Bed::start().await?.space("rules").await?;
     create_slice(&space, &[("a", json!([])), ("b", json!([]))]).await?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{Gate, on_and_off};
 use crate::workloads::horizontal_pod_autoscaler::{QUICK, autoscaler, busy};
 
-/// Creates a pod that no scheduler places, with these resources of its own and of its container.
+/// Creates a pod that no scheduler places, with `resources` of the pod and `of_container` of its container.
 async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> Result<()> {
     let containers = json!([{"name": "main", "image": "example.com/image:1", "resources": of_container}]);
     let spec = json!({"schedulerName": "none", "resources": resources, "containers": containers});
@@ -24,7 +24,7 @@ async fn create_pod(space: &Space, resources: &Value, of_container: &Value) -> R
     Ok(())
 }
 
-/// Creates a quota, starts its controller and waits until the quota's use is as expected.
+/// Creates a quota, starts its controller and waits until the quota's usage is as expected.
 async fn check_quota_use(space: &Space, gate: &Gate, spec: Value, resource: &str, expected: &str) -> Result<()> {
     space.create::<ResourceQuota>(json!({"metadata": {"name": "quota"}, "spec": spec})).await?;
     let flags = ["--controllers=resourcequota-controller", &gate.flag];

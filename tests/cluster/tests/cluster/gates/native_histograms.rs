@@ -34,7 +34,7 @@ const CONTROLLERS: &str = "--controllers=serviceaccount-controller,job-controlle
 /// Families that both managers serve with native buckets.
 const NATIVE_IN_BOTH: [&str; 2] = ["authentication_duration_seconds", "authorization_duration_seconds"];
 
-/// Families that upstream's manager creates before it applies the gate, so that they stay classic there.
+/// Families that upstream's manager creates before it applies the gate, and therefore serves with classic buckets only.
 const CLASSIC_UPSTREAM: [&str; 5] = [
     "workqueue_queue_duration_seconds",
     "workqueue_work_duration_seconds",

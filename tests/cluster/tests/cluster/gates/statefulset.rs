@@ -33,7 +33,7 @@ async fn broken_pods(space: &Space) -> Result<usize> {
     Ok(space.pods("web").await?.iter().filter(is_broken).count())
 }
 
-/// Waits until this number of pods has the broken template, and checks that it stays so.
+/// Waits until this number of pods has the broken template, and checks that the number stays the same.
 async fn stops_at(space: &Space, expected: usize) -> Result<()> {
     let reached = || async {
         let count = broken_pods(space).await?;

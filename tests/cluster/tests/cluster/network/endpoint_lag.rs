@@ -19,11 +19,11 @@ const PODS: usize = 60;
 /// Changes that arrive one by one.
 const CHANGES: usize = 20;
 
-/// The lag of a change, in round trips of a write and its watch event: the pod's event and the slice's write with its
-/// event are two; the remaining time is a reserve for a busy machine.
+/// Maximum lag of a change, in round trips of a write and its watch event. Two are needed: for the pod's event, and for
+/// the slice's write with its event. The others are a reserve for a busy machine.
 const LAG_IN_ROUND_TRIPS: u32 = 8;
 
-/// The events of a watch of a kind, from now on.
+/// The events of a kind since the start of a watch.
 struct Changes<K>(BoxStream<'static, Result<WatchEvent<K>, kube::Error>>);
 
 impl<K: cluster_tests::Namespaced + 'static> Changes<K> {
@@ -122,7 +122,7 @@ pub async fn changes_that_arrive_one_by_one_are_not_delayed(space: Space) -> Res
     let (mut slices, mut probes) = (Changes::<EndpointSlice>::follow(&space).await?, Changes::follow(&space).await?);
     let (mut lags, mut round_trips) = (Vec::new(), Vec::new());
     for number in 0..CHANGES {
-        // Measured at the same time, because the load of the machine may change at any time.
+        // A round trip is measured together with each lag, because the load of the machine may change at any time.
         let started = Instant::now();
         let value = number.to_string();
         space.patch::<ConfigMap>("probe", json!({"data": {"round": value}})).await?;

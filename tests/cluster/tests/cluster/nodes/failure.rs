@@ -209,7 +209,7 @@ async fn run(ours: bool) -> Result<Record> {
     Ok(record)
 }
 
-/// Upstream's manager watches all nodes, so that this needs separate control planes.
+/// Upstream's manager watches all nodes, so this needs separate control planes.
 pub async fn failing_nodes_are_handled_as_in_upstream(_: Space) -> Result<()> {
     let upstream = run(false).await.context("upstream")?;
     let ours = run(true).await.context("ours")?;
@@ -250,7 +250,7 @@ async fn stays_unresponsive(space: &Space, before: &Node) -> Result<()> {
 }
 
 /// A node becomes unresponsive under one manager and recovers under the other, in both directions. Upstream's manager
-/// watches all nodes, so that this needs a separate control plane.
+/// watches all nodes, so this needs a separate control plane.
 pub async fn lost_nodes_recover_under_the_other_manager(_: Space) -> Result<()> {
     let space = bed(2).await?.space("lost").await?;
     start_upstream_with(&space.bed.cluster, &FLAGS)?;

@@ -267,7 +267,7 @@ pub async fn frozen_lease_watch_marks_no_node_unresponsive(_: Space) -> Result<(
     .await?;
     during(GRACE / 2, "all nodes stay ready", all_ready_nodes).await?;
     let reads = faults.count(|call| call.verb == Verb::Get && call.resource == "leases");
-    // Once for each of two nodes, in each period.
+    // At most one read for each of two nodes in each grace period.
     let max = 2 * (1 + frozen.elapsed().as_secs() / GRACE.as_secs());
     ensure!(reads as u64 <= max, "the lease was read {reads} times instead of waiting for the watch");
     faults.thaw("leases");

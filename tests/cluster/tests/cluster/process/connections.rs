@@ -1,4 +1,4 @@
-//! All ways of authentication, each against the real server: a pod's own service account, token files, exec plugins.
+//! All ways of authentication, each against a real API server: a pod's own service account, token files, exec plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use runtime::fence::Fence;
 use runtime::write::Writer;
 use serde_json::{Value, json};
 
-/// Creates a folder for one test's files in the control plane's folder, with which it is removed.
+/// Creates a folder for one test's files. It is in the control plane's folder, and is removed together with that.
 fn create_folder(space: &Space) -> Result<PathBuf> {
     let folder = space.bed.cluster.folder().join(&space.namespace);
     fs::create_dir_all(&folder)?;

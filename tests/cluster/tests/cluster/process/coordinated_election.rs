@@ -22,7 +22,7 @@ async fn leader(bed: &Bed, version: &str) -> Result<String> {
         let lease = read(bed, &["lease", "kube-controller-manager"])?;
         let spec = &lease["spec"];
         let holder = spec["holderIdentity"].as_str().unwrap_or_default().to_owned();
-        // The API server assigns the Lease for five seconds; the candidate leads once it has renewed it.
+        // The API server assigns the Lease for five seconds; the candidate leads once it has renewed the Lease.
         let is_renewed = spec["leaseDurationSeconds"] == 15;
         ensure!(is_renewed && !holder.is_empty() && spec["strategy"] == "OldestEmulationVersion", "{lease}");
         let candidate = read(bed, &["leasecandidate", &holder])?;

@@ -127,7 +127,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     kcm.terminate().await
 }
 
-/// Checks that the HTML page is quick and small, and has no resources of other servers.
+/// Checks that the HTML page is quick and small, and loads nothing from other servers.
 async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
     let browser = page.admin.clone().with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
     for (query, words) in [
@@ -141,7 +141,7 @@ async fn check_html_page(page: &Page<'_>, set: &str) -> Result<()> {
         ensure!(got.head.contains("content-security-policy: default-src 'none'"), "{}", got.head);
         ensure!(!got.body.contains("<script") && !got.body.contains("http://") && !got.body.contains("https://"));
         ensure!(got.body.len() < 64 << 10, "{} bytes", got.body.len());
-        // The quickest of some requests: the machine may be paused during one.
+        // The quickest of several requests counts: the machine may be paused during one.
         let mut quickest = Duration::MAX;
         for _ in 0..5 {
             let begun = Instant::now();

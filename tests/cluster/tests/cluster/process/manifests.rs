@@ -73,7 +73,7 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
         let remarks = output_of(&charts, &[&["lint", &*folder], &*values].concat())?;
         ensure!(remarks.lines().all(|remark| remark.contains("icon is recommended")), "{name} {values:?}: {remarks}");
-        // The release contains the namespace's name, so that cluster-wide objects of other tests have other names.
+        // The release contains the namespace's name: cluster-wide objects of other tests must have other names.
         let release = format!("r{number}-{}", space.namespace);
         let text = output_of(&charts, &[&["template", &*folder, &*release, &*space.namespace], &*values].concat())?;
         let documents = documents(&text)?;
@@ -120,7 +120,7 @@ pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Res
     unknown_values_are_refused(&charts, &space)
 }
 
-/// Checks that a chart refuses a value that it does not have.
+/// Checks that a chart refuses an unknown value.
 fn unknown_values_are_refused(charts: &Path, space: &Space) -> Result<()> {
     let wrong = std::env::temp_dir().join(format!("{}.yaml", space.namespace));
     std::fs::write(&wrong, "replica: 3\n")?;

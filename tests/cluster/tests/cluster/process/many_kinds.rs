@@ -207,7 +207,7 @@ impl LeaseObserver {
         let recorded = seen.clone();
         let task = tokio::spawn(async move {
             loop {
-                // A failed read says nothing about the manager; the next successful one reveals a missed renewal.
+                // A failed read is no failure of the manager; the next successful read reveals a missed renewal.
                 if let Ok(lease) = read().await {
                     let (renewals, first_failure) = &mut *lock(&recorded);
                     if let Err(failure) = renewals.record(lease) {
@@ -247,7 +247,8 @@ fn watches_share_few_connections(cluster: &ControlPlane, manager: &Process, kind
     Ok(())
 }
 
-/// Returns a manager that leads while all kinds are created.
+/// Creates all kinds while the manager leads, and checks its Lease, its rollouts and its connections. Returns the
+/// duration of a rollout without the kinds.
 async fn create_kinds_while_a_manager_leads(
     cluster: &ControlPlane,
     client: &Client,
@@ -274,7 +275,8 @@ async fn create_kinds_while_a_manager_leads(
     Ok(usual)
 }
 
-/// A manager that starts while all kinds exist.
+/// Checks the same for a manager that has started while all kinds exist. `usual` is the duration of a rollout without
+/// the kinds.
 async fn start_a_manager_with_existing_kinds(
     cluster: &ControlPlane,
     client: &Client,

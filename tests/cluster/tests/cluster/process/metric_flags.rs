@@ -125,7 +125,7 @@ pub async fn metrics_are_restricted_as_in_upstream(_: Space) -> Result<()> {
     ensure!(!families.contains_key("retroactive_storageclass_total"), "it is not disabled");
     ensure!(families.contains_key("workqueue_adds_total"), "it is disabled now: correct docs/differences.md");
     let numbers = not_served(&families)?;
-    // Without the family that it serves nevertheless.
+    // Upstream's manager serves one of the disabled families nevertheless, and does not count it.
     ensure!(numbers == (4.0, 1.0), "{numbers:?}");
     let unexpected = single(&families, "cardinality_enforcement_unexpected_categorizations_total")?;
     let counted = counts(&families[CONSTRAINED], "method")["unexpected"];

@@ -1,4 +1,4 @@
-//! Alerts and dashboard query only metrics that running managers serve, with labels that these have.
+//! Alerts and dashboard query only metrics that running managers serve, and only labels that these metrics have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -181,7 +181,7 @@ fn is_left_out(name: &str) -> bool {
     LEFT_OUT.iter().any(|(beginning, _)| name.starts_with(beginning))
 }
 
-/// Work for most controllers, so that their metrics have samples.
+/// Objects for most controllers: a controller's metrics have samples only after it has reconciled an object.
 const WORK: &str = "
 apiVersion: v1
 kind: Namespace
@@ -293,7 +293,7 @@ async fn scraped() -> Result<(Bed, String)> {
     Ok((bed, token))
 }
 
-/// The list of upstream's families, as facts.
+/// The recorded list of upstream's families.
 const UPSTREAM_LIST: &str = include_str!("../../../data/upstream-metrics.txt");
 
 /// Families that upstream serves are served here by the same names, types and labels.

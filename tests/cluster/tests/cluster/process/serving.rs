@@ -395,7 +395,8 @@ pub async fn new_serving_certificate_is_used_without_a_restart(_: Space) -> Resu
     running.terminate().await
 }
 
-/// Logs as JSON, and as text with the requests of only one source file; each line names its reconcile.
+/// Logs as JSON, and as text in which only one source file has a higher verbosity. The line of a request names its
+/// reconcile.
 pub async fn log_follows_its_flags(_: Space) -> Result<()> {
     const CONTROLLER: &str = "--controllers=serviceaccount-controller";
     const REQUEST: &str = "request sent";

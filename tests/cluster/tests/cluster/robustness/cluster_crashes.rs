@@ -30,13 +30,13 @@ pub struct Scenario {
     pub kind: &'static str,
     /// Actions of users and the states that they wait for; each run uses another name.
     pub run: fn(Space, String) -> StepFuture,
-    /// An invariant at the end of the scenario.
+    /// Checks an invariant at the end of the scenario.
     pub end: fn(Space) -> StepFuture,
     /// The minimum number of writes.
     pub writes: usize,
 }
 
-/// The scenarios, in order: the last one leaves nodes behind, for which the manager of the first one would have work.
+/// The scenarios, in order: the last one leaves nodes behind, which the manager of the first one would annotate.
 const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "ttl",

@@ -42,8 +42,8 @@ static SCENARIOS: [Scenario; 17] = [
     statefulset::SCENARIO,
 ];
 
-/// Time without a write or a request in flight: longer than a manager waits to combine the changes of a status, or to
-/// repeat a write that was refused for a second.
+/// Time without a write, after which no write follows: longer than a manager waits to combine the changes of a status,
+/// or to repeat a write that was refused with `Retry-After: 1`.
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
 /// The size of the sample of writes to crash at.
@@ -122,7 +122,7 @@ async fn finds_nothing_to_do(scenario: &Scenario, space: &Space) -> Result<()> {
     let faults = Faults::default();
     let manager = Manager::start_with(space, &faults, scenario.flags).await?;
     faults.until_watching(&[scenario.kind]).await?;
-    // Managers of all kinds also log what other tests do in other namespaces.
+    // Cluster-wide controllers also write to other tests' objects in other namespaces.
     let concerns = |call: &Call| call.is_write() && (call.namespace.is_empty() || call.namespace == space.namespace);
     during(QUIET, "no work remains", || async {
         ensure!(faults.count(concerns) == 0, "{}", list_writes(&faults));

@@ -24,14 +24,15 @@ use tokio::time::{Instant, sleep};
 use super::hostile_objects::{self as objects, FINALIZER, GROUP, STUCK};
 
 const TENANT: &str = "mallory";
-/// A text that only the other namespace has.
+/// A text that only objects of the other namespace contain.
 const SECRET: &str = "correct-horse-battery-staple";
 /// Pods of the other namespace's Deployment.
 const REPLICAS: i32 = 6;
 /// Maximum ratio of a rollout's duration to the duration without the tenant; [`SLACK`] is added.
 const FACTOR: u32 = 3;
 const SLACK: Duration = Duration::from_secs(5);
-/// Number of times that a rollout waits for new pods: a quarter of them may be missing, and a quarter may be surplus.
+/// Number of times that a rollout waits for new pods: a quarter of the pods may be unavailable, and a quarter may be
+/// surplus.
 const WAVES: u32 = 4;
 
 /// Replaces [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit
@@ -44,7 +45,8 @@ const MEASURED_ROLLOUTS: u32 = 6;
 /// Deployments of the tenant whose pods a quota refuses.
 const REFUSED: usize = 20;
 
-/// A cluster with a manager of the usual rate limits, the tenant's namespace, and another one with a Deployment.
+/// A cluster with a manager that has the default rate limits, the tenant's namespace, and another namespace with a
+/// Deployment.
 struct Stage {
     bed: Arc<Bed>,
     manager: Process,
@@ -105,8 +107,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns the manager's use of time: all CPU seconds, and the longest sums of applying events and of
-    /// reconciles in seconds. They show whether a rollout was late because of the manager or of the machine.
+    /// Returns the manager's CPU seconds, and the seconds that it has spent on events by resource, on reconciles and in
+    /// queues by controller, and on waits for the rate limit: the four largest sums of each. They show whether a late
+    /// rollout was delayed by the manager or by the machine.
     async fn costs(&self) -> Result<String> {
         let metrics = self.manager.get("/metrics", None).await?;
         let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<f64>().ok());
@@ -162,7 +165,7 @@ impl Stage {
     async fn nothing_is_disclosed(&self) -> Result<()> {
         let log = fs::read_to_string(self.bed.cluster.folder().join("audit.log"))?;
         for line in log.lines() {
-            // A last line may not be complete yet.
+            // The last line may be incomplete.
             let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let is_elsewhere = [&*self.other.namespace, "kube-system"].contains(&text("/objectRef/namespace"));

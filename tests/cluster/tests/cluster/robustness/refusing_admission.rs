@@ -1,5 +1,5 @@
-//! Creations that admission refuses, for every controller that creates objects in namespaces: while their owners change
-//! all the time, each repeats its creation only as often as its backoff allows.
+//! Creations that admission refuses, for every controller that creates objects in namespaces. Although the owners
+//! change all the time, a controller repeats a creation only as often as its backoff allows.
 //!
 //! A policy, an unreachable webhook and a quota refuse creations by the accounts of controllers. Creations in
 //! namespaces that are being deleted are in `workloads::refused_creations`.
@@ -122,13 +122,14 @@ pub async fn creations_that_a_quota_refuses_are_repeated_with_backoff(space: Spa
     // The quota controller does not run: the test writes the status.
     space.patch_status::<ResourceQuota>("none", json!({"status": {"hard": none, "used": none}})).await?;
     until_refused(&space, "exceeded quota").await?;
-    // Two owners: revisions are admitted, so that the pods of the second DaemonSet and StatefulSet are refused too.
+    // Two owners: revisions are admitted, so pods of the second DaemonSet and StatefulSet are refused too.
     let result = count_refusals(&space, is_counted, 2).await;
     node.delete_nodes().await?;
     result
 }
 
-/// Matches the accounts of controllers. Revisions of some workloads are admitted, so that their pods are created.
+/// Matches creations by the accounts of controllers, except for the revisions of some workloads, whose pods are then
+/// the next creation.
 fn conditions() -> Value {
     let of_controllers = "request.userInfo.username.startsWith('system:serviceaccount:kube-system:')";
     let others = "request.resource.resource != 'controllerrevisions' || !object.metadata.name.startsWith('allowed')";
@@ -225,8 +226,8 @@ async fn create_owners(space: &Space) -> Result<Fleet> {
     Ok(node)
 }
 
-/// Changes the owners. A change of a Service would be a reason to try again, and so would a Deployment's annotations,
-/// which a new ReplicaSet gets: they raise its generation.
+/// Changes the owners without a reason to repeat a creation. A change of a Service would be such a reason, and so would
+/// a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
 async fn touch(space: &Space, number: usize) -> Result<()> {
     let number = json!({"number": number.to_string()});
     let (label, change) = (json!({"metadata": {"labels": number}}), json!({"metadata": {"annotations": number}}));
@@ -254,7 +255,7 @@ async fn touch_each<K: Namespaced>(space: &Space, names: &[&str], change: &Value
 /// Starts a manager, and compares the number of refused creations of each controller with what the backoff of this
 /// number of owners allows.
 async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners: usize) -> Result<()> {
-    // The account is deleted only now, when its creation is refused: before, another manager would have created it
+    // The account is deleted only now that its creation is refused: before, another manager would have created it
     // again.
     space.delete::<ServiceAccount>("default").await?;
     let faults = Faults::default();

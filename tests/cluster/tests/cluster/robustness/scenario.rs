@@ -25,7 +25,7 @@ pub struct Scenario {
     pub clear: fn(Space) -> StepFuture,
     /// The exact number of pods that are created in total.
     pub pods: usize,
-    /// The minimum number of writes. Status writes may be combined, so that the number varies.
+    /// The minimum number of writes. The number varies, because status writes may be combined.
     pub writes: usize,
     /// Writes that a test fails in each way: the prefix of the call's text (see [`Call`](cluster_tests::Call)), and the
     /// number of the write among those with this prefix, counted from one.

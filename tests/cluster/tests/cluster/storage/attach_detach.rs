@@ -1,6 +1,6 @@
 //! Volumes of a CSI driver are attached to the nodes of their pods, one node at a time, despite faults.
 //!
-//! Nodes and VolumeAttachments have no namespace, so that each test has a control plane of its own.
+//! Nodes and VolumeAttachments have no namespace, so each test has its own control plane.
 
 use std::sync::Arc;
 
@@ -422,7 +422,8 @@ async fn move_volume_with_fault(bed: &Arc<Bed>, what: &str, rule: Rule) -> Resul
     fixture.finish().await.with_context(calls)
 }
 
-/// There are eight writes: two attachments, each created, listed, removed from the list and deleted.
+/// There are eight writes. Each of two attachments is created, added to its node's status, removed from that status and
+/// deleted.
 const WRITES: usize = 8;
 
 pub async fn volume_moves_once_when_the_manager_crashes_at_any_write(_: Space) -> Result<()> {

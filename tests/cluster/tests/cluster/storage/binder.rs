@@ -1,6 +1,6 @@
 //! Observable behaviour of claims and volumes: static and delayed binding, provisioning, reclaiming, and lost volumes.
 //!
-//! Volumes have no namespace. Each test has a class of its own, so that its claims get no volume of another test; the
+//! Volumes have no namespace. Each test has its own class, so that its claims get no volume of another test. The
 //! managers of other tests may write the phases of its volumes, with the same values.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -502,8 +502,8 @@ fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)>
     Ok((path, flag))
 }
 
-/// Held by each test that wipes volumes: volumes have no namespace, so that the manager of one test wipes the volumes
-/// of all tests.
+/// Locked by each test that wipes volumes: volumes have no namespace, so the manager of one test wipes the volumes of
+/// all tests.
 static WIPES: Mutex<()> = Mutex::const_new(());
 
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {

@@ -23,7 +23,7 @@ pub const ZONE: &str = "topology.test/zone";
 
 const PASS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A node with a kubelet, which stops when this is dropped.
+/// A node with a kubelet, which stops when this value is dropped.
 pub struct Kubelet {
     /// Name of the node.
     pub node: String,

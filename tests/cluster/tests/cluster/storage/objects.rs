@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Returns a claim of 1 GiB without a class, so that nothing provisions a volume for it.
+/// Returns a claim of 1 GiB without a class: no provisioner creates a volume for it.
 pub fn claim(name: &str) -> Value {
     json!({
         "metadata": {"name": name},

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use super::binder::{FLAGS, Storage};
 
-/// Both claims wait for a volume; then a user names another one for the larger claim.
+/// Two claims wait for a volume. The larger claim then names a volume that is too small. A new volume fits both claims
+/// and is bound to the other one.
 pub async fn free_volume_wakes_no_claim_that_names_another_one(space: Space) -> Result<()> {
     let storage = Storage::new(&space);
     let flags = [FLAGS[0], "--pvclaimbinder-sync-period=24h"];

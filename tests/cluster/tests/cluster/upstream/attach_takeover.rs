@@ -28,9 +28,9 @@ async fn end_term(fixture: &CsiFixture, manager: Manager, refused_before: usize)
 
 /// Two takeovers in each direction, during an attachment and during a detachment.
 ///
-/// Upstream's manager does not wait for a detachment that was in progress when it started: it reads the attachment as
-/// uncertain, and GetNodesForAttachedVolume (pkg/controller/volume/attachdetach/cache) omits those. The driver refuses
-/// the second attachment, so that only requests in our leadership terms are failures here.
+/// Upstream's manager does not wait for a detachment that was in progress when it started: it marks the attachment as
+/// uncertain, and GetNodesForAttachedVolume (pkg/controller/volume/attachdetach/cache) omits uncertain attachments. The
+/// driver then refuses the second attachment. Therefore refused requests are failures only while our manager leads.
 pub async fn attachments_continue_under_the_other_manager(_: Space) -> Result<()> {
     let delays = ["--attach-delay=3s", "--detach-delay=3s"];
     let fixture = CsiFixture::start(own_space("takeover").await?, &delays).await?;

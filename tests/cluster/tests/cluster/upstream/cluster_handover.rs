@@ -1,5 +1,5 @@
 //! Takeovers of a cluster between upstream's manager and ours: nodes, certificates, accounts, quotas, namespaces and
-//! garbage. Each completes work that the other one began, and neither writes to objects that need no change.
+//! garbage. Each manager completes tasks that the other one began, and neither writes to objects that need no change.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::handover::{Task, TaskInSpace, begin, end, versions_everywhere};
@@ -107,8 +107,8 @@ async fn remove_hold(space: &Space) -> Result<()> {
     .await
 }
 
-/// Deletes two owners; waits until one of them waits for its dependent, which has another client's finalizer, and the
-/// dependent of the other one is an orphan.
+/// Deletes two owners. Waits until one of them waits for its dependent, which has another client's finalizer, and until
+/// the dependent of the other owner is an orphan.
 async fn delete_owners(space: &Space) -> Result<()> {
     for (owner, cascade) in [("waits", "foreground"), ("leaves", "orphan")] {
         let made: ConfigMap = space.create(json!({"metadata": {"name": owner}})).await?;
@@ -203,7 +203,7 @@ async fn delete_accounts(space: &Space) -> Result<()> {
     .await
 }
 
-/// Creates a node; waits until it has a unique range, and the annotation with the TTL of its caches.
+/// Creates a node; waits until it has a pod address range, and the annotation of the TTL controller.
 async fn add_node(space: &Space, name: &str) -> Result<()> {
     let name = format!("{}-{name}", space.namespace);
     create_node(space, &name, &[]).await?;
@@ -276,7 +276,7 @@ pub async fn cluster_continues_under_the_other_manager(_: Space) -> Result<()> {
     faults.none_while_quiet(Call::is_object_write).await?;
     manager.stop().await?;
     start_upstream_with(&bed.cluster, &flags)?;
-    // Once upstream's manager has completed these, it has processed the objects that existed at its start.
+    // Once upstream's manager has processed these new objects, it has processed those that existed at its start.
     create_account_with_token(&bed.space("last").await?).await?;
     create_quota(&bed.space("last").await?).await?;
     bed.cluster.kill(UPSTREAM)?;

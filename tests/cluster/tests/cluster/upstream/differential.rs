@@ -218,7 +218,7 @@ async fn run_scenario(space: &Space, scenario: &Scenario) -> Result<Trace> {
     settled(space).await
 }
 
-/// Waits for the final state and returns it. Events are the last writes, and are delayed.
+/// Waits until the trace no longer changes, and returns it. Events are written last, and with delay.
 async fn settled(space: &Space) -> Result<Trace> {
     let mut last = read_trace(space).await?;
     for _ in 0..20 {
@@ -244,7 +244,7 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
     Ok(try_join_all(played).await?.into_iter().collect())
 }
 
-/// Upstream's manager watches all namespaces, so that this needs a separate control plane.
+/// Upstream's manager watches all namespaces, so this needs a separate control plane.
 pub async fn final_state_equals_upstreams(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;

@@ -1,5 +1,5 @@
-//! Takeovers between upstream's manager and ours in the middle of a task, for a table of tasks: the successor finishes
-//! what the other one has begun, with the same objects, and neither writes to objects that need no change.
+//! Takeovers between upstream's manager and ours in the middle of a task, for a table of tasks: each manager finishes
+//! tasks that the other one began, with the same objects, and neither writes to objects that need no change.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::handover::{ObjectVersion, ObjectVersions, Task, TaskInSpace, begin, end, versions_in};
@@ -245,7 +245,7 @@ async fn finish_with_long_ttls(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// The TTL of one Job is shortened, so that it has expired: this Job is deleted, and the other Job stays.
+/// The TTL of one Job is shortened, and is thereby expired: this Job is deleted, and the other Job stays.
 async fn expire_one(space: &Space) -> Result<()> {
     space.patch::<Job>("brief", json!({"spec": {"ttlSecondsAfterFinished": 1}})).await?;
     eventually("the Job is being deleted", || async {
@@ -311,7 +311,7 @@ async fn untouched(tasks: &[TaskInSpace], before: &[ObjectVersions]) -> Result<(
     Ok(())
 }
 
-/// Tests both directions, for all tasks concurrently. Upstream's manager watches all namespaces, so that this needs a
+/// Tests both directions, for all tasks concurrently. Upstream's manager watches all namespaces, so this needs a
 /// separate control plane.
 pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;

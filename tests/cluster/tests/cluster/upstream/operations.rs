@@ -190,8 +190,8 @@ async fn bed() -> Result<Bed> {
     Bed::without_accounts(Options { nodes: 2, ..Options::default() }).await
 }
 
-/// Upstream's manager, ours, and upstream's again; then both with a part of the controllers each, and back. All use
-/// kubeadm's command line.
+/// A takeover from upstream's manager to ours and back; then both run with a part of the controllers each, and back
+/// again. All use kubeadm's command line.
 pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;
@@ -234,7 +234,7 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The command line of kubeadm's manifest, with the command's name and probes; at the end, the Lease is released.
+/// kcm runs with the command name, the flags and the probes of kubeadm's manifest, and releases its Lease at the end.
 pub async fn kubeadms_command_line_runs_unchanged(_: Space) -> Result<()> {
     let bed = bed().await?;
     let mut node = Node::new(&bed)?;

@@ -218,7 +218,7 @@ async fn pass_on(space: &Space, name: &str, upstream_first: bool) -> Result<()> 
     second.stop(space).await
 }
 
-pub async fn small_controllers_continue_under_the_other(_: Space) -> Result<()> {
+pub async fn small_controllers_continue_under_the_other_manager(_: Space) -> Result<()> {
     let flags = [GATES, "--runtime-config=api/all=true"].map(str::to_owned).to_vec();
     let options = Options { kwok: false, scheduler: false, extra_apiserver_flags: flags, ..Options::default() };
     let space = Arc::new(Bed::without_accounts(options).await?).space("takeover").await?;

@@ -110,7 +110,7 @@ pub async fn updates_continue_under_the_other_manager(_: Space) -> Result<()> {
     let half = half_way(&space, 3).await?;
     manager.crash().await;
 
-    // And upstream's manager compares its bytes with those of ours.
+    // Upstream's manager compares its own bytes with those of our revision.
     start_upstream(&bed.cluster, CONTROLLER, &[])?;
     settled(&space, "web", 5, 3).await?;
     let end = uids(&space.list::<Pod>("web").await?);

@@ -19,7 +19,7 @@ use crate::workloads::deployment::{revision, rolled_out, set_image};
 
 const DAEMONS: &str = "daemonset-controller";
 
-/// Begins an update and waits until it is half done: two pods of the new revision are ready, old ones are left.
+/// Begins an update and waits until it is half done: two pods of the new revision are ready, and old pods remain.
 async fn begin_rollout(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
@@ -58,8 +58,7 @@ async fn check_rollout(
     Ok(())
 }
 
-/// Takeovers in both directions. Upstream's manager watches all namespaces, so that this needs a separate control
-/// plane.
+/// Takeovers in both directions. Upstream's manager watches all namespaces, so this needs a separate control plane.
 pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;

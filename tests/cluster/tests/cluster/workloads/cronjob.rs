@@ -110,7 +110,7 @@ pub async fn year_of_missed_runs_leads_to_one_run(space: Space) -> Result<()> {
     .await
 }
 
-/// Changes of a CronJob that its Job does not depend on do not repeat a creation that a quota refuses.
+/// A quota refuses a CronJob's Job. Changes of the CronJob that do not affect the Job do not repeat its creation.
 pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space) -> Result<()> {
     space
         .create::<ResourceQuota>(json!({"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}))
@@ -138,7 +138,7 @@ pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space)
     })
     .await?;
     let changes = changes.into_inner();
-    // The delays double from 5 ms: 11 attempts in 10 seconds, and one more in any longer time.
+    // The delays double from 5 ms: 11 attempts in the first 10 seconds, and less than one in any 10 seconds after that.
     let attempts = 15 + begun.elapsed().as_secs() / 10;
     ensure!(refused() as u64 <= attempts, "{} refused creations", refused());
     ensure!(changes > 10, "only {changes} changes");
@@ -193,7 +193,7 @@ pub async fn crash_leads_to_no_second_run(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Makes a run due again while the first one still runs.
+/// Creates a CronJob whose first run is still active, and makes a second run due.
 async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
     overdue(space, name, &json!({BEHAVIOUR: READY}), json!({"concurrencyPolicy": policy})).await?;
     let manager = Manager::start(space, &Faults::default()).await?;
@@ -205,7 +205,7 @@ async fn due_again(space: &Space, name: &str, policy: &str) -> Result<Manager> {
     .await?;
     space.patch_status::<CronJob>(name, json!({"status": {"lastScheduleTime": "2020-06-01T00:00:00Z"}})).await?;
     space.patch::<CronJob>(name, json!({"spec": {"schedule": "0 0 2 1 *"}})).await?;
-    // With a new schedule, only its future runs count; any other change starts a due run.
+    // A new schedule only requeues the CronJob for its next run; any other change reconciles it immediately.
     space.patch::<CronJob>(name, json!({"spec": {"failedJobsHistoryLimit": 2}})).await?;
     Ok(manager)
 }

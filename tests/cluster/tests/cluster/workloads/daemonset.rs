@@ -26,7 +26,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Returns the existing nodes.
+    /// Returns the nodes of a test, without creating any.
     fn all_of(space: &Space) -> Self {
         Self { nodes: Api::all(space.bed.client.clone()), space: space.clone() }
     }
@@ -65,7 +65,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Taints a node against pods of other tests, and also with these effects.
+    /// Replaces a node's taints: by the one against pods of other tests, and another one for each of `effects`.
     async fn taint(&self, at: usize, effects: &[&str]) -> Result<()> {
         let ours = json!({"key": SPACE_KEY, "value": self.space.namespace, "effect": "NoSchedule"});
         let more = effects.iter().map(|effect| json!({"key": "example.com/more", "effect": effect}));

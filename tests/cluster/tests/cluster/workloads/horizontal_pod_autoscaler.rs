@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::robustness::scenario::Scenario;
 use crate::workloads::deployment::rolled_out;
 
-/// Short sync periods, without a delay for starting pods.
+/// Flags for short sync periods, without a delay for starting pods.
 pub const QUICK: &[&str] = &[
     "--controllers=horizontal-pod-autoscaler-controller,deployment-controller,replicaset-controller",
     "--horizontal-pod-autoscaler-sync-period=200ms",
@@ -64,7 +64,7 @@ pub async fn scaled_to(
     .await
 }
 
-/// Writes of autoscalers and of their targets.
+/// Returns true for writes of the autoscaler controller.
 fn is_ours(call: &Call) -> bool {
     call.is_object_write() && call.account == "horizontal-pod-autoscaler"
 }

@@ -201,9 +201,8 @@ async fn refuse_groups(space: &Space) -> Result<()> {
     .await
 }
 
-/// Changes the labels of Jobs until their PodGroups were refused `refusals` times, so that the Jobs are reconciled
-/// between these attempts, too. Checks that the Jobs have neither pods nor a status, so that they may still get their
-/// groups.
+/// Changes the labels of Jobs until their PodGroups were refused `refusals` times: the Jobs are reconciled between
+/// these attempts, too. Checks that the Jobs have neither pods nor a status, and may thus still get their groups.
 async fn wait_for_their_groups(space: &Space, jobs: &[&str], faults: &Faults, refusals: usize) -> Result<()> {
     let is_refusal = |request: &&RecordedRequest| {
         (request.call.verb, &*request.call.resource) == (Verb::Create, "podgroups") && request.status == Some(403)

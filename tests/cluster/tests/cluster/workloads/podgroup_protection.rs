@@ -26,7 +26,7 @@ pub async fn create_group(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates a pod of a group, on a node that has no kubelet. The typed client lacks the field.
+/// Creates a pod of a group, on a node that has no kubelet. The typed client lacks the field `schedulingGroup`.
 fn create_member(space: &Space, name: &str, group: &str) -> Result<()> {
     let spec = json!({"nodeName": "without-kubelet", "schedulingGroup": {"podGroupName": group}});
     let object = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "metadata": {"namespace": space.namespace}});

@@ -1,4 +1,4 @@
-//! Pods that leave their owner by a change of their labels while the owner's cache is being checked.
+//! Pods that leave their owner, because their labels change, while the cache is stale and the owner lists its pods.
 
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::{names, owner, replica_set};

@@ -176,7 +176,7 @@ pub async fn long_names_leave_room_for_suffixes(space: Space) -> Result<()> {
         let pods = space.pods("web").await?;
         let [pod] = &pods[..] else { anyhow::bail!("{} pods", pods.len()) };
         ensure!(owner(pod) == name);
-        // The prefix with the dash is valid, so that it is kept. Upstream: pkg/controller, getPodsPrefix.
+        // The prefix with the dash is valid, so it is kept. Upstream: pkg/controller, getPodsPrefix.
         ensure!(pod.metadata.generate_name == Some(format!("{name}-")), "prefix {:?}", pod.metadata.generate_name);
         Ok(())
     })

@@ -79,7 +79,7 @@ pub async fn scaling_down_deletes_the_least_useful_pods_first(space: Space) -> R
 pub async fn pod_is_available_after_min_ready_seconds(space: Space) -> Result<()> {
     const MIN_READY: SignedDuration = SignedDuration::from_secs(4);
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    // Reported numbers of available pods, each with the time at which its write had been observed.
+    // The numbers of available pods in the status, each with the time at which the status write was observed.
     let reported = Arc::new(Mutex::new(Vec::new()));
     let reports = reported.clone();
     let observer = Observer::start(&space, move |view| {
@@ -137,8 +137,8 @@ pub async fn terminating_pods_are_counted_and_replaced(space: Space) -> Result<(
 
 /// Pods whose readiness changes continually are kept, and most changes cause no status write.
 ///
-/// Twenty pods change about forty times a second. A status follows 50 ms without a change, so that there are at most
-/// twenty in a second, at any phases of the pods.
+/// Twenty pods together change about forty times a second. A status is written after 50 ms without a change, so there
+/// are at most twenty status writes in a second.
 pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) -> Result<()> {
     const MAX_PER_SECOND: f64 = 20.0;
     let faults = Faults::default();
@@ -151,7 +151,7 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
         Ok(())
     })
     .await?;
-    // The pods may change at the same time, so that no response ever has ready and unready ones.
+    // The pods may all change at the same time: then no response contains both ready and unready pods.
     eventually("some are no longer ready", || async {
         ensure!(!space.pods("web").await?.iter().all(is_ready));
         Ok(())
