@@ -34,7 +34,7 @@ const FLAGS: [&str; 9] = [
     "--proxy-server=direct://",
 ];
 
-/// A running browser, connected by its DevTools pipe; it ends when this is dropped.
+/// A running browser, connected by its DevTools pipe; it ends when this value is dropped.
 pub(crate) struct Browser {
     input: ChildStdin,
     output: BufReader<ChildStdout>,

@@ -95,7 +95,7 @@ func format(t *cel.Type) string { return checker.FormatCELType(t) }
 var kept = []string{"$ref", "allOf", "type", "format", "items", "properties", "additionalProperties",
 	"x-kubernetes-int-or-string", "x-kubernetes-embedded-resource", "x-kubernetes-group-version-kind"}
 
-// cut writes the schemas of the built-in kinds, without what types do not depend on, to the folder schemas.
+// cut writes the schemas of the built-in kinds to the folder schemas, with only those keywords that types depend on.
 func cut(directory, specification string) error {
 	found, _, err := kinds(directory)
 	if err != nil {
@@ -335,7 +335,7 @@ func record(directory string) error {
 	return os.WriteFile(filepath.Join(directory, "verdicts.json"), []byte(text.String()), 0o644)
 }
 
-// check gives each expression of a case a policy of its own.
+// check runs upstream's checker over one policy for each expression of a case.
 func check(checker *validating.TypeChecker, found map[string]schema.GroupVersionKind, one testCase) ([]verdict, error) {
 	policy := &v1.ValidatingAdmissionPolicy{}
 	policy.Spec.MatchConstraints = &v1.MatchResources{}

@@ -17,7 +17,7 @@ pub(crate) const PREFIX: &str = "control-plane-";
 /// The file with the owner's lock.
 const LOCK: &str = "owner.lock";
 
-/// Marks a folder for removal after the death of its owner, which drops the returned lock.
+/// Marks a folder for removal after the death of its owner. The owner holds the returned lock while it uses the folder.
 pub(crate) fn mark(folder: &Path) -> Result<FileLock> {
     // The file gets its name when it is locked, so that no other process finds it without the lock.
     let unnamed = folder.join("owner.lock.new");
@@ -42,7 +42,8 @@ fn remove_abandoned_in(parent: &Path) {
     }
 }
 
-/// Returns true if a path is a folder of this user. All users may make folders and links among temporary files.
+/// Returns true if a path is a folder of this user. Any user may create folders and links in the folder for temporary
+/// files.
 fn is_own(path: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == user)

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::ControlPlane;
 use crate::aggregation::{self, Connection, Responder, write_response};
 
-/// The response of a group to lists and watches. Its discovery works, so that managers watch its kind.
+/// The response of an API group to lists and watches. Discovery of the group works, so managers watch its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehaviour {
     /// A list that never ends: objects arrive for as long as a client reads.

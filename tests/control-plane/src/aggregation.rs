@@ -1,4 +1,4 @@
-//! An HTTPS server behind APIServices: what the aggregated APIs for tests have in common.
+//! An HTTPS server behind APIServices: the common part of the aggregated APIs for tests.
 
 use std::sync::Arc;
 use std::time::Duration;

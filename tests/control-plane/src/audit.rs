@@ -1,7 +1,7 @@
 //! Requests of managers to the API server, counted from its audit log.
 //!
-//! The log contains the requests of the controller manager and of its controllers' service accounts, for any
-//! implementation.
+//! The log contains the requests of the controller manager's user and of its controllers' service accounts, for kcm and
+//! for upstream's manager.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! Scripts for fake kubelets: one annotation decides the behaviour of a pod or a node.
 //!
-//! Without it, a pod bound to a node is soon Running and Ready, a Job's pod then succeeds, and a deleted pod is removed
-//! immediately. Pods get the annotation from their template. A change of the annotation on an existing object changes
-//! its behaviour from then on.
+//! Without the annotation, a pod bound to a node is soon Running and Ready, a Job's pod then succeeds, and a deleted
+//! pod is removed immediately. Pods get the annotation from their template. A change of the annotation on an existing
+//! object changes its behaviour from then on.
 
 /// The annotation whose value is one of this module's other constants.
 pub const BEHAVIOUR: &str = "test.kcm/behaviour";

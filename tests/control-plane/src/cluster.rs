@@ -39,7 +39,7 @@ const STAGES: &str = include_str!("../data/stages.yaml");
 /// The variable that keeps the folders of control planes.
 pub(crate) const KEEP: &str = "KEEP_CONTROL_PLANE";
 
-/// One of the last roles that the API server creates at its start: once it exists, managers have theirs.
+/// One of the last roles that the API server creates at its start: once it exists, managers have their permissions.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
 
 /// Options of a control plane.
@@ -54,11 +54,12 @@ pub struct Options {
     pub kwok: bool,
     /// Run the scheduler. Default true.
     pub scheduler: bool,
-    /// Lease duration of fake kubelets in seconds; it is renewed four times as often. Default 40, as for kubelets.
+    /// Lease duration of fake kubelets in seconds; they renew a Lease four times in that time. Default 40, as for
+    /// kubelets.
     pub node_lease_seconds: u32,
     /// The network that the control plane runs in. Default: this machine's loopback device.
     pub network: Option<Network>,
-    /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's.
+    /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's cgroup.
     pub cgroup: Option<PathBuf>,
     /// Additional flags for the API server, each as `--name=value`.
     pub extra_apiserver_flags: Vec<String>,
@@ -106,8 +107,8 @@ impl Default for Options {
     }
 }
 
-/// A running control plane. Dropping it kills its processes and removes its folder; so does any exit of the process
-/// that owns it.
+/// A running control plane. Dropping this value kills the control plane's processes and removes its folder; so does any
+/// exit of the process that owns it.
 ///
 /// With `KEEP_CONTROL_PLANE=1` in the environment the folder stays (see [`keeps_folder`]), with the log of each process
 /// as `<name>.log`.
@@ -345,16 +346,16 @@ impl ControlPlane {
         String::from_utf8(output_with_input(&mut kubectl, &line, input)?).context(line)
     }
 
-    /// Runs another program (such as a manager), which is killed together with the control plane's own:
-    /// `name` is unique, its output goes to `<name>.log`, and kubeconfigs are in its working folder. Returns its
-    /// process ID.
+    /// Runs another program, such as a manager, and returns its process ID. The program is killed together with the
+    /// control plane's own ones. `name` must be unique; the output goes to `<name>.log`. The working folder is
+    /// [`folder`](Self::folder), which contains the kubeconfigs.
     pub fn run(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
         self.processes.start(name, program, arguments)
     }
 
     /// Kills (SIGKILL) a process by its name and waits for its exit: one that
     /// was [`run`](Self::run), or `kube-scheduler`, `kwok`, `kube-apiserver`,
-    /// `etcd`. The name is free again.
+    /// `etcd`. The name can then be used again.
     pub fn kill(&self, name: &str) -> Result<()> {
         self.processes.kill(name)
     }
@@ -378,10 +379,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Waits until a process that was [`run`](Self::run) exits. The name is free again.
+    /// Waits until a process that was [`run`](Self::run) exits. The name can then be used again.
     ///
-    /// Fails if another process exits before it, or after `time`: it is killed in these cases, and its children are
-    /// killed with the control plane.
+    /// Fails if another process exits first, or if this one does not exit within `time`: then this one is killed, and
+    /// its children are killed with the control plane.
     pub async fn wait(&self, name: &str, time: Duration) -> Result<ExitStatus> {
         let mut child = self.processes.release(name)?;
         let deadline = Instant::now() + time;

@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Runs a command with a text on its standard input; returns its output. `line` names it in errors.
+/// Runs a command with a text on its standard input; returns its output. `line` names the command in errors.
 ///
 /// # Errors
 /// If it cannot be started or fails; the error contains its standard error.

@@ -36,7 +36,7 @@ pub struct Service {
     pub actions: PathBuf,
 }
 
-/// A running CSI driver with its sidecars. They run until it is dropped, or the control plane ends.
+/// A running CSI driver with its sidecars. They run until this value is dropped, or the control plane ends.
 pub struct Driver {
     name: String,
     actions: PathBuf,

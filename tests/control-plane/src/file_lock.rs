@@ -6,10 +6,10 @@ use std::io;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// A lock on an open file. It lasts until this is dropped, or the process ends.
+/// A lock on an open file, which lasts until this value is dropped, or the process ends.
 ///
-/// Dropping it unlocks the file explicitly. Closing the file would not be enough: a child process that another thread
-/// is starting at this moment shares the open file until it executes its program, and the lock would last as long.
+/// Dropping the value unlocks the file explicitly. Closing the file would not be enough: a child process that another
+/// thread is starting shares the open file until it executes its program, and would extend the lock until then.
 #[derive(Debug)]
 pub struct FileLock(File);
 

@@ -1,7 +1,7 @@
 //! The command line of each process: pure functions from paths and options.
 //!
-//! Flags have kubeadm's values or the programs' defaults, except for what a single host requires: managers use the same
-//! API server as in production.
+//! Flags have kubeadm's values or the programs' defaults, unless a single host requires another value: managers are
+//! tested with the API server of production clusters.
 
 use std::path::Path;
 

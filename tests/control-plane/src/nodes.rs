@@ -21,8 +21,8 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The namespace of the kubelets' leases.
 const LEASES: &str = "kube-node-lease";
 
-/// Creates the nodes `{prefix}-0` to `{prefix}-{count-1}`, waits for all of them to be Ready, and removes their taints:
-/// most control planes here have no controller that does.
+/// Creates the nodes `{prefix}-0` to `{prefix}-{count-1}`, waits for all of them to be Ready, and removes their taints,
+/// because most control planes here run no controller that removes them.
 pub(crate) async fn add(client: &kube::Client, count: u32, prefix: &str) -> Result<Vec<String>> {
     let api: Api<Node> = Api::all(client.clone());
     let names: Vec<String> = (0..count).map(|index| format!("{prefix}-{index}")).collect();

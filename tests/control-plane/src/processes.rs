@@ -143,7 +143,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Removes the process called `name` from the list: the caller waits for its end. Its name is free again.
+    /// Removes the process called `name` from the list: the caller waits for its end. The name can then be used again.
     pub(crate) fn release(&self, name: &str) -> Result<Child> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let index = running

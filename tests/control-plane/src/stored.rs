@@ -1,4 +1,4 @@
-//! Objects as etcd stores them: states that today's API server reads, but never writes itself.
+//! Changes of objects in etcd, for states that the API server reads but never writes.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;

@@ -109,7 +109,7 @@ async fn pods_follow_their_script(cluster: &ControlPlane) -> Result<()> {
     kubelets_remove_only_deleted_pods(cluster, &pods, &cases.map(|(name, ..)| name)).await
 }
 
-/// Fake kubelets may remove a pod only once it is being deleted. All pods are deleted.
+/// Checks that fake kubelets may remove a pod only while it is being deleted. Deletes all pods.
 async fn kubelets_remove_only_deleted_pods(cluster: &ControlPlane, pods: &Api<Pod>, names: &[&str]) -> Result<()> {
     let kubelets = Identity::User { name: "kwok".into(), groups: vec!["system:masters".into()] };
     let by_kubelets: Api<Pod> = Api::namespaced(cluster.client(kubelets).await?, "default");

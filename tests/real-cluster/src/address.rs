@@ -1,10 +1,11 @@
-//! The addresses of a cluster. Clusters on one machine differ in their index, so that the machine reaches each of them.
+//! The addresses of a cluster. Clusters on one machine have different indexes and therefore different addresses, by
+//! which the machine reaches each of them.
 
 use std::net::Ipv4Addr;
 
 use crate::occupied::Range;
 
-/// The addresses of all pods, which node-ipam divides.
+/// The addresses of all pods, which node-ipam-controller divides among nodes.
 pub const PODS: &str = "10.244.0.0/16";
 
 /// The cluster's DNS server, in the control plane's range of Services.
@@ -34,7 +35,7 @@ impl Addresses {
     /// The largest number of clusters on one machine.
     pub const CLUSTERS: u8 = 2 * CLUSTERS_PER_BLOCK;
 
-    /// Returns the address of the API server, which is also that of the router between nodes.
+    /// Returns the address of the API server and of the router between nodes.
     pub fn gateway(self) -> Ipv4Addr {
         self.host(1)
     }

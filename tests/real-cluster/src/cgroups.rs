@@ -122,9 +122,9 @@ const PROGRAMS: &str = "control-plane";
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
-    /// Makes the branch of a cluster's processes outside nodes. By this branch they are found even when both their
-    /// owner and the process that cleans up after it are dead. Returns the file to which the ID of a
-    /// process is written in order to move it.
+    /// Makes the branch of a cluster's processes outside nodes. The branch lists the processes even when both their
+    /// owner and its keeper are dead. Returns the file that moves a process into the branch when the process ID is
+    /// written to it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -205,7 +205,7 @@ pub fn try_out(layout: &Layout) -> Result<()> {
     joined
 }
 
-/// Removes the branches of trials whose processes are dead. The kernel refuses those with members.
+/// Removes the branches of trials whose processes are dead. The kernel refuses to remove branches with processes.
 fn remove_dead_trials(mount: &Path) {
     for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -241,10 +241,10 @@ pub fn delegate(group: &Path) -> Result<()> {
     switch(group, '+', &controllers.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Kills all processes in a cluster's branches and removes these.
+/// Kills all processes in a cluster's branches, and removes the branches.
 ///
 /// # Errors
-/// When a branch is still there after [`REMOVAL_DEADLINE`].
+/// When a branch still exists after [`REMOVAL_DEADLINE`].
 pub fn remove(layout: &Layout, cluster: &str) -> Result<()> {
     let deadline = Instant::now() + REMOVAL_DEADLINE;
     for branch in layout.mounts().into_iter().map(|mount| mount.join(cluster)) {
@@ -294,8 +294,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {text:?} to {}", path.display()))
 }
 
-/// Returns one mount for each hierarchy of v1: the usual one, or the first. Chroots, for instance, have additional
-/// ones.
+/// Returns one mount for each hierarchy of v1: the one below [`ROOT`], or the first. A hierarchy can have additional
+/// mounts, for instance in a chroot.
 fn one_mount_each(mut mounts: Vec<Hierarchy>) -> Vec<Hierarchy> {
     mounts.sort_by_key(|hierarchy| !hierarchy.mount.starts_with(ROOT));
     let mut names = BTreeSet::new();

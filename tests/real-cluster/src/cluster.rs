@@ -397,7 +397,7 @@ impl RealCluster {
         self.kubectl(&["--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"]).await
     }
 
-    /// Runs kubectl as the administrator, on a thread of its own: it may wait for something.
+    /// Runs kubectl as the administrator, on a separate thread, because kubectl may block.
     pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Result<()> {
         let kubectl = self.control_plane.assets().path(control_plane::assets::Program::Kubectl)?.to_owned();
         let kubeconfig = format!("--kubeconfig={}", self.control_plane.kubeconfig(Identity::Admin)?.display());
@@ -450,8 +450,8 @@ fn prepare(demand: &Demand) -> Result<Programs> {
     Ok(programs)
 }
 
-/// Sets the umask that services have. Nodes' programs create files for pods, whose users are not root: with an
-/// administrator's umask, such as 077, they could not read them.
+/// Sets the usual umask of services. Nodes' programs create files for pods, whose users are not root: with an
+/// administrator's umask, such as 077, these users could not read the files.
 fn use_common_umask() {
     rustix::process::umask(Mode::from_raw_mode(0o022));
 }

@@ -1,7 +1,7 @@
 //! Private copies of the controller managers' programs.
 //!
 //! A manager runs for hours, and may be started again from the same program. In that time a build can replace the file
-//! that it was started from. A cluster therefore starts copies only: the previous manager is still there when a new one
+//! that it was started from. A cluster therefore starts copies only: the previous program still exists when a new one
 //! fails, and a manager that is killed and started again is the same program.
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! The keeper of a cluster: a process that is the cluster's router and that cleans up when the owner exits.
 //!
 //! Its network namespace is the router. Its standard input is a pipe that only the owner can write to: when the owner
-//! exits, for any reason, the kernel closes the pipe, and the keeper removes the resources that remain after processes.
+//! exits, for any reason, the kernel closes the pipe, and the keeper removes the resources that outlive processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;

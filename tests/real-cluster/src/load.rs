@@ -125,10 +125,10 @@ fn failures(requests: &[Request], start: Instant) -> Vec<Failure> {
 
 /// The local ports of requests, one after the other.
 ///
-/// While a node has an entry of a connection, all packets with its addresses and ports go to the same server, even one
-/// that kube-proxy has removed. Clients with an address of their own rarely use a port again within that time. Here all
-/// share this machine's address. With ports that Linux chooses, requests can go to a failed node for more than a minute
-/// after its last endpoint was removed.
+/// While a node tracks a connection, all packets with the connection's addresses and ports go to the same server, even
+/// to one that kube-proxy has removed. Clients with different addresses rarely use a port again within that time, but
+/// here all clients share this machine's address. With ports that Linux chooses, requests can go to a failed node for
+/// more than a minute after its last endpoint was removed.
 #[derive(Debug, Default)]
 struct Ports {
     /// The number of ports that were taken.

@@ -20,8 +20,8 @@ const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 /// The bridge between nodes.
 const BRIDGE: &str = "br0";
 
-/// The bridge's hardware address. Without one of its own, a bridge has the lowest of its ports: when the node with that
-/// one fails, all others would send packets to an address that does not exist until their entries for the router expire.
+/// The bridge's hardware address. A bridge without a fixed address has the lowest address of its ports. When the node
+/// at that port fails, the address no longer exists: other nodes cannot reach the router until their ARP entries expire.
 const BRIDGE_HARDWARE_ADDRESS: &str = "02:00:00:00:00:01";
 
 /// Kernel settings of the router's network namespace. Those that the kernel does not have are left out.
@@ -66,7 +66,7 @@ link set {BRIDGE} up
 /// When the kernel refuses, or the address is in use there.
 pub fn listen_in(namespace: &Path, address: SocketAddr) -> Result<TcpListener> {
     let file = File::open(namespace).with_context(|| format!("open {}", namespace.display()))?;
-    // The thread that changes its namespace ends here, so that no other task ever runs in it.
+    // A separate thread enters the namespace, and ends after that: no other task may run in the namespace.
     let listening = thread::spawn(move || {
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .context("enter the network namespace")?;
@@ -130,7 +130,7 @@ pub fn connect_node(router: &Path, name: &str, process: u32) -> Result<()> {
     )
 }
 
-/// Sets up the node's end of the cable in this process' network namespace, once it is there.
+/// Sets up the node's end of the cable in this process' network namespace, once the cable exists.
 ///
 /// # Errors
 /// When there is no cable, or the kernel refuses.

@@ -1,4 +1,4 @@
-//! IPv4 ranges that this machine uses already, so that a cluster takes others.
+//! IPv4 ranges that this machine uses already: a cluster must get others.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::command;
 
-/// Routes with shorter prefixes are ignored: default routes, or the halves of one that VPNs set. More specific routes
-/// may be added next to them.
+/// Routes with shorter prefixes are ignored: default routes, or the two halves of a default route that VPNs set. More
+/// specific routes may be added next to them.
 const MIN_PREFIX_LENGTH: u8 = 8;
 
 /// A range of addresses.

@@ -3,7 +3,7 @@
 //!
 //! The driver is built from `go/csi`. Its controller service and its node services report requests that would damage
 //! the data of a real volume: a second attachment of a single-node volume, a mount of a volume that is not attached,
-//! and a detachment or deletion of one that is mounted.
+//! and a detachment or deletion of a mounted volume.
 
 use std::collections::BTreeSet;
 use std::fs;

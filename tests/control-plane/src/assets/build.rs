@@ -21,7 +21,8 @@ const SOURCES: [&str; 7] = [
     LINKER_FLAGS,
 ];
 
-/// The inputs of the cloud manager's build. They are separate, because few tests need it: a change rebuilds only it.
+/// The inputs of the cloud manager's build. They are separate, because few tests need that program: other programs are
+/// not rebuilt after a change of `cloud/main.go`.
 const CLOUD_SOURCES: [&str; 4] =
     [include_str!("../../go.mod"), include_str!("../../go.sum"), include_str!("../../cloud/main.go"), LINKER_FLAGS];
 

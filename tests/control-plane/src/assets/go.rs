@@ -25,11 +25,11 @@ pub const LINKER_FLAGS: &str = "-s -w \
     -X k8s.io/component-base/version.gitCommit=0000000000000000000000000000000000000000 \
     -X k8s.io/component-base/version.buildDate=2026-08-26T00:00:00Z";
 
-/// Free bytes before the build of a program with Kubernetes' libraries. The first build of several programs needs more:
+/// Bytes that must be free before the build of a program with Kubernetes' libraries. Several builds need more:
 /// commands that build several programs check the total before the first of them.
 pub const LARGE_BUILD_BYTES: u64 = 1 << 30;
 
-/// Free bytes before the build of any other program.
+/// Bytes that must be free before the build of any other program.
 pub const SMALL_BUILD_BYTES: u64 = 300 << 20;
 
 /// The oldest version of Go that builds the programs: its first two numbers.

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools keeps the programs that are built as they come from upstream in go.mod.
+// Package tools imports upstream programs that are built unchanged, and so keeps them in go.mod.
 package tools
 
 import (

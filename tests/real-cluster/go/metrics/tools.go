@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools keeps the program that is built as it comes from upstream in go.mod.
+// Package tools imports upstream's program that is built unchanged, and so keeps it in go.mod.
 package tools
 
 import _ "sigs.k8s.io/metrics-server/cmd/metrics-server"

@@ -6,7 +6,7 @@ use crate::occupied::{self, Fit, Occupied};
 /// The indexes of clusters, rated by their addresses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Usable indexes, the best first, each with a sentence about the route of which the cluster would hide a part.
+    /// Usable indexes, the best first, each with a sentence about the route that the cluster would partly hide.
     pub usable: Vec<(u8, Option<String>)>,
     /// A sentence for each range of this machine that makes an index unusable.
     pub conflicts: Vec<String>,

@@ -45,7 +45,7 @@ const CONTROLLERS: &str = "controllers";
 pub struct Bed {
     /// The cluster's index on this machine.
     pub index: u8,
-    /// The route of this machine that the cluster hides a part of, as a sentence.
+    /// A sentence about the route of this machine that the cluster partly hides.
     pub hides: Option<String>,
     owner: FileLock,
 }
@@ -80,7 +80,7 @@ impl Bed {
         control(self.index)
     }
 
-    /// Writes the kubeconfig for the user who started the cluster: others than root cannot read the folder with data.
+    /// Writes the kubeconfig for the user who started the cluster: only root can read the folder with data.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -193,7 +193,7 @@ fn make_folder(path: &Path) -> Result<()> {
     made.with_context(|| format!("make {}", path.display()))
 }
 
-/// Makes controllers of cgroup v2 available that kubelets need, and records which ones were not.
+/// Enables the controllers of cgroup v2 that kubelets need, and records those that were not enabled before.
 fn enable_controllers() -> Result<()> {
     let layout = Layout::of_machine()?;
     let _lock = lock_all()?;
@@ -201,7 +201,7 @@ fn enable_controllers() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    // Recorded first, so that they are disabled even if this process is killed in a moment.
+    // They are recorded first: then they are disabled even if this process is killed after it has enabled them.
     let path = Path::new(ROOT).join(CONTROLLERS);
     let recorded = fs::read_to_string(&path).unwrap_or_default();
     fs::write(&path, format!("{recorded}{}\n", missing.join("\n")))
@@ -230,13 +230,13 @@ pub fn forget(index: u8) -> Result<()> {
     fs::remove_dir_all(folder(index)).with_context(|| format!("remove {}", folder(index).display()))?;
     if !(0..Addresses::CLUSTERS).any(|other| folder(other).exists()) {
         disable_controllers();
-        // A process that makes the folder of its claim at this moment keeps it.
+        // This fails, as it should, if another process has just created the folder of its claim.
         let _ = fs::remove_dir(ROOT);
     }
     Ok(())
 }
 
-/// Excludes other processes from changes of shared resources of all clusters.
+/// Takes the lock for changes of resources that all clusters share.
 fn lock_all() -> Result<FileLock> {
     let folder = File::open(ROOT).with_context(|| format!("open {ROOT}"))?;
     FileLock::lock(folder).with_context(|| format!("lock {ROOT}"))

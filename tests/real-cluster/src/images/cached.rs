@@ -12,7 +12,7 @@ use crate::programs::Programs;
 pub(super) const LOCK: &str = "lock";
 
 /// Returns the path of a file in the folder of programs. If it does not exist, `write` writes it, under another name
-/// until it is whole. At most one unfinished file is left, which the next attempt overwrites.
+/// until it is complete. A killed process leaves at most one unfinished file, which the next attempt overwrites.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -33,7 +33,7 @@ pub const PORT: u16 = 5000;
 /// The registry that this one replaces.
 pub const HOST: &str = "registry.k8s.io";
 
-/// The running task. It ends when this is dropped.
+/// A running registry. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Registry {
     task: JoinHandle<()>,

@@ -67,7 +67,7 @@ fn kubelet_flags(node: &NodeConfig) -> Vec<String> {
     .into()
 }
 
-/// Returns the flags of the CSI driver's node service, which finds the kubelet by itself.
+/// Returns the flags of the CSI driver's node service, which registers itself with the kubelet.
 fn driver_flags(node: &NodeConfig) -> [String; 3] {
     [format!("--socket={DRIVER_SOCKET}"), format!("--volumes={VOLUMES}"), format!("--node={}", node.name)]
 }
@@ -76,8 +76,8 @@ fn start(name: &str, arguments: &[String]) -> Result<u32> {
     start_from(PROGRAMS, name, arguments)
 }
 
-/// Returns the folders in which a node's programs look for others: their own, the usual ones, and those in which the
-/// machine's programs were found when its requirements were checked.
+/// Returns the folders in which a node's programs search for other programs: their own folder, the usual ones, and
+/// those in which the machine's programs were found when its requirements were checked.
 fn search_path(own: &OsStr) -> Result<OsString> {
     let usual = [PROGRAMS, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
     let mut folders: Vec<PathBuf> = usual.map(PathBuf::from).into();

@@ -104,8 +104,8 @@ fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> 
     }
 }
 
-/// Returns a sentence for each requirement that is not met with this number of nodes, of those that only root can
-/// check.
+/// Returns a sentence for each unmet requirement of a cluster with this number of nodes, among the requirements that
+/// only root can check.
 pub fn trial_failures(nodes: u8) -> Vec<String> {
     trial::failures().into_iter().chain(memory::missing_instances(nodes)).collect()
 }

@@ -1,6 +1,6 @@
 //! Replacements for the images of upstream's conformance suite: a Debian base, busybox, and upstream's test programs.
 //!
-//! Names and users that specs need are those of the originals.
+//! A spec is one test of the suite. Names and users that specs need are those of the original images.
 
 mod base;
 mod busybox;
