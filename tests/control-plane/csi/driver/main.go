@@ -28,7 +28,8 @@ import (
 	"k8s.io/kubernetes/test/e2e/storage/drivers/csi-test/mock/service"
 )
 
-// backend knows where each volume is attached. The mock behind it has a single node, whose name is the driver's.
+// backend records the nodes that each volume is attached to. The mock behind it has a single node, whose name is the
+// driver's.
 type backend struct {
 	mutex       sync.Mutex
 	node        string
@@ -39,7 +40,7 @@ type backend struct {
 	failDetach  int
 }
 
-// nodes returns where a volume is attached, sorted.
+// nodes returns the nodes that a volume is attached to, sorted.
 func (b *backend) nodes(volume string) string {
 	return strings.Join(slices.Sorted(maps.Keys(b.attached[volume])), ",")
 }
@@ -82,7 +83,7 @@ func (b *backend) attach(ctx context.Context, request *csi.ControllerPublishVolu
 	return response, err
 }
 
-// detach detaches a volume. The mock learns of it when the volume is attached nowhere.
+// detach detaches a volume. It forwards the request to the mock only if the volume is attached to no other node.
 func (b *backend) detach(ctx context.Context, request *csi.ControllerUnpublishVolumeRequest, next grpc.UnaryHandler) (any, error) {
 	time.Sleep(b.detachDelay)
 	b.mutex.Lock()

@@ -109,7 +109,7 @@ func (n *nodeService) NodeUnpublishVolume(_ context.Context, request *csi.NodeUn
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// NodeExpandVolume completes an expansion. A folder has no size of its own, so that there is nothing to grow.
+// NodeExpandVolume completes an expansion. A folder has no size of its own, so nothing has to grow.
 func (n *nodeService) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	volume := request.GetVolumeId()
 	if err := n.volumes.find(volume); err != nil {

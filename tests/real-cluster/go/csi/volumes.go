@@ -44,7 +44,7 @@ func open(root string) (*volumes, error) {
 	return &volumes{root: root, events: log.New(file, "", log.LstdFlags)}, nil
 }
 
-// checkName refuses names that are not those of one folder.
+// checkName refuses names that cannot be the name of one folder.
 func checkName(name string) error {
 	if name == "" || strings.ContainsAny(name, "/\x00") || strings.HasPrefix(name, ".") || len(name) > 128 {
 		return status.Errorf(codes.InvalidArgument, "%q cannot be the name of a folder", name)

@@ -18,7 +18,7 @@ import (
 // folder is the kubelet's folder of plugins in the sidecar's container.
 const folder = "/registration"
 
-// nameOf asks the driver for its name, until it responds.
+// nameOf returns the driver's name. It repeats the request until the driver responds; timeout is for one request.
 func nameOf(socket string, timeout time.Duration) (string, error) {
 	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

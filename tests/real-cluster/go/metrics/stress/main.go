@@ -1,5 +1,5 @@
-// stress replaces the Debian program of that name in the image of upstream's resource consumer, as far as the consumer uses
-// it: `stress -m 1 --vm-bytes 100M --vm-hang 0 -t 30` occupies 100 MiB of memory for 30 seconds.
+// stress replaces the Debian program of that name in the image of upstream's resource consumer, with only those flags
+// that the consumer uses: `stress -m 1 --vm-bytes 100M --vm-hang 0 -t 30` occupies 100 MiB of memory for 30 seconds.
 package main
 
 import (
