@@ -109,6 +109,6 @@ fn versions(list: &str) -> Result<ObjectVersions> {
         let name = format!("{kind} {}/{}", text("namespace"), text("name"));
         versions.insert(name, ObjectVersion { uid: text("uid"), resource_version });
     }
-    ensure!(!versions.is_empty(), "no object was found, so that a comparison would prove nothing");
+    ensure!(!versions.is_empty(), "no object was found: a comparison would prove nothing");
     Ok(versions)
 }

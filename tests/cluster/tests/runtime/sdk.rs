@@ -113,7 +113,7 @@ impl Notes {
         let edit = json!({"data": {"text": "edited", "other": "theirs"}});
         self.maps.patch("first", &PatchParams::default(), &Patch::Merge(edit)).await?;
         let map = self.until_written("a").await?;
-        ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "a field of another owner was removed");
+        ensure!(map.data.is_some_and(|data| data["other"] == "theirs"), "a field of another field manager was removed");
         Ok(())
     }
 

@@ -187,7 +187,7 @@ async fn run_with_fault(
         RunFault::Cloud(_) => cloud.cloud.snapshot().faults.iter().all(|fault| fault.fired > 0),
     };
     cloud.cloud.clear_faults();
-    ensure!(occurred || !must_occur, "the fault did not occur, so that the run tests nothing");
+    ensure!(occurred || !must_occur, "the fault did not occur: the run tests nothing");
     let snapshot = cloud.cloud.snapshot();
     ensure!(snapshot.balancers.is_empty() && snapshot.routes.is_empty(), "left behind: {snapshot:?}");
     Ok((faults.count(Call::is_object_write), cloud.cloud.changing_calls() - changes))

@@ -195,7 +195,7 @@ async fn initialize_despite_fault(cloud: &CloudBed, name: &str, rule: Rule) -> R
         node = until_initialized(cloud, name) => drop(node?),
         ended = restart_after_crashes(&faults, || cloud.start_ccm(&faults, &[])) => ended?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not occur, so that the run tests nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: the run tests nothing");
     Ok(())
 }
 
@@ -207,7 +207,7 @@ async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fau
     cloud.register_instance(name).await?;
     until_initialized(cloud, name).await?;
     let fired: u64 = cloud.cloud.snapshot().faults.iter().map(|fault| fault.fired).sum();
-    ensure!(fired > 0, "the fault did not occur, so that the run tests nothing");
+    ensure!(fired > 0, "the fault did not occur: the run tests nothing");
     cloud.cloud.clear_faults();
     Ok(())
 }

@@ -101,7 +101,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
             deleted = until_node_deleted(&cloud, &name) => deleted.map_err(|error| error.context(how))?,
             ended = restart_after_crashes(&faults, || cloud.start_ccm(&faults, &[])) => ended?,
         }
-        ensure!(faults.unmet() == 0, "{how}: the fault did not occur, so that the run tests nothing");
+        ensure!(faults.unmet() == 0, "{how}: the fault did not occur: the run tests nothing");
     }
     Ok(())
 }

@@ -305,7 +305,7 @@ async fn run_with_fault(space: Space, rule: Rule) -> Result<()> {
         played = scenario(&space) => played?,
         ended = restart_after_crashes(&faults, || Manager::start(&space, &faults)) => ended?,
     }
-    ensure!(faults.unmet() == 0, "the fault did not occur, so that the run tests nothing");
+    ensure!(faults.unmet() == 0, "the fault did not occur: the run tests nothing");
     let after = Faults::default();
     let _manager = Manager::start(&space, &after).await?;
     after.until_watching(&["endpointslices"]).await?;

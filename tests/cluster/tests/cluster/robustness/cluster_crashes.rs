@@ -177,7 +177,7 @@ impl Scenario {
             done = (self.run)(space.clone(), name) => done.with_context(|| format!("{:?}", faults.requests()))?,
             ended = restart_after_crashes(&faults, || Manager::start_cluster_wide(space, &faults, &flags)) => ended?,
         }
-        ensure!(faults.unmet() == 0, "the fault did not occur, so that the run tests nothing");
+        ensure!(faults.unmet() == 0, "the fault did not occur: the run tests nothing");
         let faults = Faults::default();
         let manager = Manager::start_cluster_wide(space, &faults, &flags).await?;
         faults.until_watching(&[self.kind]).await?;

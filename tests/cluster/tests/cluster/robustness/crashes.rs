@@ -80,7 +80,7 @@ async fn run_with_fault(scenario: &Scenario, space: &Space, (fault, must_occur):
         done = finish => done.with_context(|| list_writes(&faults))?,
         ended = restart_after_crashes(&faults, || Manager::start_with(space, &faults, scenario.flags)) => ended?,
     }
-    ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur, so that the run tests nothing");
+    ensure!(faults.unmet() == 0 || !must_occur, "the fault did not occur: the run tests nothing");
     let writes = faults.count(Call::is_object_write);
     finds_nothing_to_do(scenario, space).await.with_context(|| list_writes(&faults))?;
     if scenario.pods > 0 {

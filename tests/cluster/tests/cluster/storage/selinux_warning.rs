@@ -45,7 +45,7 @@ pub async fn pods_with_different_labels_on_one_volume_are_reported(space: Space)
     space.create::<Pod>(mounting("first", "data", "s0:c1")).await?;
     space.create::<Pod>(mounting("second", "data", "s0:c2")).await?;
     space.create::<Pod>(mounting("alike", "data", "s0:c1")).await?;
-    during(QUIET, "the driver cannot mount with a label, so that nothing conflicts", || async {
+    during(QUIET, "the driver cannot mount with a label: no labels conflict", || async {
         for pod in ["first", "second", "alike"] {
             ensure!(space.events(pod).await?.is_empty(), "{pod}");
         }

@@ -337,16 +337,16 @@ pub async fn work_continues_under_the_other_manager(_: Space) -> Result<()> {
     begin(&from_ours).await.context("under ours")?;
     manager.crash().await;
 
-    let at_rest = all_versions(&from_upstream).await?;
+    let complete = all_versions(&from_upstream).await?;
     start_upstream(&bed.cluster, CONTROLLERS, &QUICK)?;
     end(&from_ours).await.context("from ours to upstream's")?;
-    untouched(&from_upstream, &at_rest).await.context("at rest under upstream's")?;
+    untouched(&from_upstream, &complete).await.context("after all tasks, under upstream's manager")?;
     bed.cluster.kill(UPSTREAM)?;
 
-    let at_rest = all_versions(&from_ours).await?;
+    let complete = all_versions(&from_ours).await?;
     let faults = Faults::default();
     let _manager = Manager::start_cluster_wide(&home, &faults, &ours).await?;
     faults.until_watching(&["horizontalpodautoscalers"]).await?;
     faults.none_while_quiet(Call::is_write).await?;
-    untouched(&from_ours, &at_rest).await.context("at rest under ours")
+    untouched(&from_ours, &complete).await.context("after all tasks, under our manager")
 }

@@ -180,7 +180,7 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     daemonset::rolled_out(&space, "agent", NODES).await?;
     check_created(&space, &observer, 9, &[1, 2, 3]).await.context("from ours to upstream")?;
     until_reconciled(&space, 2).await?;
-    check_created(&space, &observer, 9, &[1, 2, 3]).await.context("at rest under upstream")?;
+    check_created(&space, &observer, 9, &[1, 2, 3]).await.context("after the update, under upstream's manager")?;
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
     eventually("the undo under upstream", || async { check_created(&space, &observer, 12, &[1, 3, 4]).await }).await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
@@ -191,7 +191,7 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     faults.until_watching(&["daemonsets"]).await?;
     faults.none_while_quiet(Call::is_write).await?;
     until_reconciled(&space, 1).await?;
-    check_created(&space, &observer, 12, &[1, 3, 4]).await.context("at rest under ours")?;
+    check_created(&space, &observer, 12, &[1, 3, 4]).await.context("after the update, under our manager")?;
     fleet.delete_nodes().await
 }
 
