@@ -431,7 +431,7 @@ impl ControlPlane {
 
     /// Returns the managers' requests since a position (0: since the start).
     ///
-    /// A request is in the log before its response is sent. Fails unless the control plane was started with `audit`.
+    /// A request is in the log before its response ends. Fails unless the control plane was started with `audit`.
     pub fn audit_counts(&self, since: u64) -> Result<audit::Counts> {
         if self.audit_position()? == 0 {
             return Ok(audit::Counts::new());

@@ -98,7 +98,7 @@ fn network_flags(pki: &Pki, network: Option<&Network>) -> Vec<String> {
         return flags([
             ("bind-address", "127.0.0.1".into()),
             ("advertise-address", "127.0.0.1".into()),
-            // Endpoints must not contain a loopback address, so the Service `kubernetes` gets none.
+            // Endpoints must not contain a loopback address, so the Service `kubernetes` gets no endpoints.
             ("endpoint-reconciler-type", "none".into()),
         ]);
     };

@@ -91,7 +91,7 @@ impl CurrentManager {
     }
 }
 
-/// Marks the controller manager as being replaced until it is dropped, even if the replacement is cancelled.
+/// Marks the controller manager as being replaced until this value is dropped, even if the replacement is cancelled.
 struct Replacement<'a>(&'a Mutex<CurrentManager>);
 
 impl<'a> Replacement<'a> {
@@ -226,7 +226,7 @@ impl RealCluster {
         lock(&self.manager).copies.add(program)
     }
 
-    /// Terminates the controller manager, as a rollout does, and starts another one.
+    /// Stops the controller manager with SIGTERM, as in an upgrade, and starts another one.
     ///
     /// # Errors
     /// When it cannot be stopped, or the other one cannot be started.

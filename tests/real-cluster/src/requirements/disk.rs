@@ -1,5 +1,5 @@
 //! File systems for programs, images and the data of a cluster: their free space, and whether they allow programs to be
-//! executed. Places on the same disk are added up.
+//! executed. Needs on the same disk are added up.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -1,4 +1,4 @@
-//! The machine's memory, and the kernel's limit of watches of files.
+//! The machine's memory, and the kernel's limit of inotify instances.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

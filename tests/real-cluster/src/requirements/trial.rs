@@ -17,8 +17,8 @@ const NAMESPACE_TRIAL: Trial = Trial {
     script: "mount -t proc proc /proc",
 };
 
-/// Trials in the namespaces of a node. Each has a temporary folder, in the place of nodes' folders, as its first
-/// argument. The mounts are in the namespace only.
+/// Trials in the namespaces of a node. The first argument of each is a temporary folder, on the file system of nodes'
+/// folders. The mounts are in the namespace only.
 const TRIALS: [Trial; 4] = [
     Trial {
         need: "the overlay file system: modprobe overlay, or, if the folder for temporary files is itself an overlay or on \

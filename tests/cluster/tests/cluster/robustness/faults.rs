@@ -28,7 +28,7 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Writes: three pods, a replacement, two more pods, and a status for each of four sizes.
+/// Writes: three pods, a replacement, two more pods, three deletions, and a status for each of four states.
 pub const SCENARIO: Scenario = Scenario {
     name: "replicaset",
     flags: &["--controllers=replicaset-controller"],

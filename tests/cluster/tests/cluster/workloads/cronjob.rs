@@ -138,7 +138,7 @@ pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space)
     })
     .await?;
     let changes = changes.into_inner();
-    // The delays double from 5 ms: 11 attempts in the first 10 seconds, and less than one in any 10 seconds after that.
+    // The delays double from 5 ms: 11 attempts in the first 10 seconds, and at most one in any 10 seconds after that.
     let attempts = 15 + begun.elapsed().as_secs() / 10;
     ensure!(refused() as u64 <= attempts, "{} refused creations", refused());
     ensure!(changes > 10, "only {changes} changes");
@@ -337,8 +337,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Two Jobs of one pod each, one of which is deleted; writes: a pod and three statuses for each Job, two statuses for
-/// each CronJob.
+/// Two Jobs of one pod each, one of which is deleted. Writes for each Job: its creation, a pod, the pod's release and
+/// three statuses; for each CronJob: two statuses.
 pub const SCENARIO: Scenario = Scenario {
     name: "cronjob",
     flags: &["--controllers=cronjob-controller,job-controller"],
