@@ -92,7 +92,7 @@ fn native(histogram: &Histogram) -> Option<(i32, f64)> {
     is_native.then_some((histogram.schema, histogram.zero_threshold))
 }
 
-/// Checks that buckets of both forms count all values.
+/// Checks that native buckets count all values, and that classic ones are sorted and do not count more.
 fn check_counts(histogram: &Histogram) -> Result<()> {
     ensure!(histogram.bucket.is_sorted_by_key(|bucket| bucket.upper_bound), "{histogram:?}");
     ensure!(histogram.bucket.last().is_some_and(|last| last.cumulative_count <= histogram.sample_count));

@@ -162,7 +162,7 @@ async fn keep_screenshot(page: &mut Page) -> Result<()> {
     std::fs::write(file, image).with_context(|| format!("write {file}"))
 }
 
-/// Checks that the certificate is self-signed, and that a client without a token gets nothing.
+/// Checks that the certificate is self-signed, and that a client without a token gets only an error.
 async fn page_requires_a_token(page: &mut Page, overview_url: &str) -> Result<()> {
     let warned = page.go(overview_url).await.err().context("a self-signed certificate was accepted")?;
     ensure!(warned.to_string().contains("ERR_CERT_AUTHORITY_INVALID"), "{warned:#}");

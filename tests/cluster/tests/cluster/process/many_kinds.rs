@@ -119,7 +119,7 @@ fn start(cluster: &ControlPlane, name: &str) -> Result<Process> {
 
 /// Replaces all pods of a Deployment. Returns the time until the pods of this version exist, and no others.
 async fn roll(cluster: &ControlPlane, client: &Client, version: &str) -> Result<Duration> {
-    // No kubelet ever makes these pods ready: an update that waits for that would not end.
+    // No kubelet makes these pods ready: a rolling update would never end.
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "default"},
         "spec": {
