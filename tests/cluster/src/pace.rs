@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn error_of_either_is_returned() {
+    async fn error_of_work_or_probe_is_returned() {
         let fails = async || bail!("as expected");
         assert!(measure(fails(), async || Ok(())).await.is_err());
         assert!(measure(std::future::pending(), fails).await.is_err());

@@ -205,7 +205,7 @@ fn main() -> std::process::ExitCode {
         },
         process::monitoring::{alerts_and_panels_query_served_metrics, metrics_equal_upstreams_list},
         api::namespace::{
-            twenty_kinds_are_deleted_with_their_namespace, deletions_that_watches_show_need_no_list,
+            twenty_kinds_are_deleted_with_their_namespace, deletions_that_watches_deliver_need_no_list,
             stalled_watch_does_not_prove_a_deletion, deletion_of_the_last_pod_requeues_the_namespace,
             large_namespace_is_emptied_during_the_grace_period, kinds_emptied_during_the_grace_period_are_checked_again,
             reasons_for_a_terminating_namespace_are_reported, pods_are_deleted_before_other_kinds,
@@ -303,7 +303,7 @@ fn main() -> std::process::ExitCode {
             update_stays_within_its_limits,
         },
         storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_reported},
-        storage::waiting_claims::{free_volume_wakes_no_claim_that_names_another_one},
+        storage::waiting_claims::{free_volume_requeues_no_claim_that_names_another_one},
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,

@@ -145,7 +145,7 @@ async fn delete_watched_namespace(space: &Space) -> Result<Vec<Call>> {
     Ok(all.filter(|call| call.account == "namespace-controller").collect())
 }
 
-pub async fn deletions_that_watches_show_need_no_list(space: Space) -> Result<()> {
+pub async fn deletions_that_watches_deliver_need_no_list(space: Space) -> Result<()> {
     let is_list = |call: &&Call| call.verb == Verb::List;
     let mut ours = Vec::new();
     // A collection whose watch is a second late is listed. At least one of several namespaces must need no list.

@@ -343,8 +343,8 @@ pub async fn slices_are_correct_after_each_failure_of_each_write(space: Space) -
 const CONTROLLERS: &str =
     "endpointslice-controller,endpoints-controller,endpointslice-mirroring-controller,replicaset-controller";
 
-/// Upstream's slices are kept by our manager, and ours by upstream's. Upstream's manager watches all namespaces, so
-/// that this needs a separate control plane.
+/// Each manager keeps the slices of the other one. Upstream's manager watches all namespaces, so this needs a separate
+/// control plane.
 pub async fn upstreams_slices_are_kept_after_a_takeover(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     let space = bed.space("takeover").await?;

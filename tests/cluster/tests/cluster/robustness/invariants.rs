@@ -95,7 +95,8 @@ fn verb(write: &Write) -> &'static str {
     }
 }
 
-/// Returns namespace and name of the objects that an account's role is limited to.
+/// Returns namespace and name of the objects that an account's role is limited to; an empty name stands for all objects
+/// of the namespace.
 fn role_limit(account: &str) -> Option<(&'static str, &'static str)> {
     match account {
         "bootstrap-signer" => Some(("kube-public", "cluster-info")),
@@ -104,7 +105,7 @@ fn role_limit(account: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Permissions that the API server's own roles lack; ccm's manifest contains them.
+/// Permissions of ccm that the API server's own roles lack.
 const CCM_TARGETS_RBAC: &str = include_str!("../../../../../deploy/ccm-targets-rbac.yaml");
 
 /// Writes that a controller's role permits only with a gate.

@@ -18,7 +18,7 @@ const DATA: &str = "correct-horse-battery-staple";
 const OTHER: &str = "quota-of-this-namespace-is-full";
 const BOOTSTRAP: &str = "0123456789fedcba";
 
-/// kubeadm's selection of controllers, and all that create or read secrets.
+/// Flags with kubeadm's selection of controllers, and with the keys that its controllers use.
 const FLAGS: [&str; 12] = [
     "--controllers=*,bootstrapsigner,tokencleaner",
     "--kubeconfig=/etc/kubernetes/controller-manager.conf",

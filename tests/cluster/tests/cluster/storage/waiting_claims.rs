@@ -9,7 +9,7 @@ use super::binder::{FLAGS, Storage};
 
 /// Two claims wait for a volume. The larger claim then names a volume that is too small. A new volume fits both claims
 /// and is bound to the other one.
-pub async fn free_volume_wakes_no_claim_that_names_another_one(space: Space) -> Result<()> {
+pub async fn free_volume_requeues_no_claim_that_names_another_one(space: Space) -> Result<()> {
     let storage = Storage::new(&space);
     let flags = [FLAGS[0], "--pvclaimbinder-sync-period=24h"];
     let _manager = Manager::start_with(&space, &Faults::default(), &flags).await?;
