@@ -52,9 +52,10 @@ struct Accepted {
     recorded: Option<String>,
 }
 
-/// Both managers report the same warnings about all expressions that the API server accepts, and the recorded ones.
+/// Both managers report the same warnings about all expressions that the API server accepts. If the API server accepts
+/// an expression unchanged, they also equal the recorded warning.
 ///
-/// The API server accepts an expression of type bool unchanged; others are compared with null.
+/// The API server accepts an expression of type bool unchanged; one of another type is compared with null.
 pub async fn expressions_of_the_corpus_are_checked_as_in_upstream(_: Space) -> Result<()> {
     let space = separate_space().await?;
     create_kinds(&space).await?;
