@@ -21,7 +21,8 @@ const NAMESPACE_DEADLINE: Duration = Duration::from_secs(30);
 const BRIDGE: &str = "br0";
 
 /// The bridge's hardware address. A bridge without a fixed address has the lowest address of its ports. When the node
-/// at that port fails, the address no longer exists: other nodes cannot reach the router until their ARP entries expire.
+/// at that port fails, the address no longer exists: other nodes cannot reach the router until their ARP entries
+/// expire.
 const BRIDGE_HARDWARE_ADDRESS: &str = "02:00:00:00:00:01";
 
 /// Kernel settings of the router's network namespace. Those that the kernel does not have are left out.

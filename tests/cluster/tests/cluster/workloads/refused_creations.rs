@@ -26,8 +26,8 @@ const FEW_REPLICAS: i32 = 6;
 /// The rate limits that both managers have by default.
 const DEFAULT_LIMITS: &[&str] = &["--kube-api-qps=20", "--kube-api-burst=30"];
 
-/// While a namespace is deleted, each of its Deployments causes at most one refused creation of each resource. A rollout
-/// in another namespace takes its usual time.
+/// While a namespace is deleted, each of its Deployments causes at most one refused creation of each resource. A
+/// rollout in another namespace takes its usual time.
 pub async fn deleted_namespace_does_not_delay_others(_: Space) -> Result<()> {
     let bed = Arc::new(Bed::without_accounts(Options { nodes: 4, ..Options::default() }).await?);
     let faults = Faults::default();
