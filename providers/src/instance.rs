@@ -1,4 +1,4 @@
-//! Instances: described in batches, with one state for each; an error is `Unknown`, never `Gone`.
+//! Instances: described in batches, with one state for each. An error is the state `Unknown`, never `Gone`.
 
 use std::collections::BTreeMap;
 
@@ -99,8 +99,9 @@ pub struct Instance {
     /// In the order in which they are written to the Node: most readers use the first of a kind. The order is always
     /// the same.
     pub addresses: Vec<Address>,
-    /// Additional labels for a new Node, and those that follow the instance (see [`InstanceFeatures::labels`]). The
-    /// controller drops those in Kubernetes' own domains, and those that the API server would refuse.
+    /// Labels in Kubernetes' own domains, and labels that the API server would refuse, are ignored. Other labels are
+    /// added to a new Node. Labels with the prefix [`InstanceFeatures::labels`] also follow later changes of the
+    /// instance.
     pub labels: BTreeMap<String, String>,
     /// All taints of the Node with the prefix [`InstanceFeatures::taints`]: those that are missing here are removed
     /// from the Node. Taints without the prefix are ignored.
@@ -120,7 +121,7 @@ pub enum TaintEffect {
 }
 
 impl TaintEffect {
-    /// Returns its name in the API.
+    /// Returns the effect's name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -145,12 +146,13 @@ pub struct Taint {
 /// The features of a provider's instances, constant while the process runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InstanceFeatures {
-    /// Prefixes of the Node annotations that the provider reads. Others are not in [`InstanceRef::annotations`], and
-    /// not even kept in memory if there is no prefix.
+    /// Prefixes of the Node annotations that the provider reads. Other annotations are not in
+    /// [`InstanceRef::annotations`]; if there is no prefix, the process does not even keep annotations of Nodes in
+    /// memory.
     pub annotations: Vec<String>,
-    /// Prefix of the labels that follow the instance for as long as the Node exists, in a domain of the vendor. Only
-    /// the provider may use it: labels with the prefix that are not in [`Instance::labels`] are removed. `None`: labels
-    /// are only set on new Nodes.
+    /// Prefix, in the vendor's domain, of the labels that follow the instance for as long as the Node exists. Only the
+    /// provider may use the prefix: labels with it that are not in [`Instance::labels`] are removed. `None`: labels are
+    /// only set on new Nodes.
     pub labels: Option<&'static str>,
     /// Prefix of the keys of taints that follow the instance in the same way. `None`: the provider sets no taints.
     pub taints: Option<&'static str>,
@@ -164,8 +166,8 @@ pub enum InstanceState {
     Running(Box<Instance>),
     /// The instance exists and does no work; it may be started again.
     Stopped,
-    /// The cloud responded, and there is no such instance. This is the only state that may delete a Node, so that
-    /// nothing else may lead to it: no error, no throttling, no ID that could not be parsed, no missing page.
+    /// The cloud responded, and there is no such instance. Only this state leads to the deletion of a Node. Therefore
+    /// nothing else may result in it: no error, no throttling, no ID that could not be parsed, no missing page.
     Gone,
     /// The state is unknown. `Invalid`: permanently, as for a provider ID of another cloud.
     Unknown(CloudError),
@@ -175,7 +177,7 @@ pub enum InstanceState {
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// Returns its features.
+    /// Returns the features of the provider's instances.
     fn instance_features(&self) -> InstanceFeatures {
         InstanceFeatures::default()
     }

@@ -1,13 +1,13 @@
 //! The contract between the cloud controllers and a cloud: desired state in, observed state out.
 //!
-//! Controllers pass plain data to a provider, never a Kubernetes object. A provider returns states and never waits.
-//! State that it cannot determine is unknown: only [`InstanceState::Gone`] may delete a Node, and only
-//! [`Deletion::Gone`] removes a Service's finalizer. `docs/providers.md` explains how to write a provider.
+//! Controllers pass plain data to a provider, never a Kubernetes object. A provider returns states and never waits. A
+//! state that it cannot determine is unknown: only [`InstanceState::Gone`] allows the deletion of a Node, and only
+//! [`Deletion::Gone`] the removal of a Service's finalizer. `docs/providers.md` explains how to write a provider.
 //!
 //! Rules for every method of every trait here:
 //!
-//! * It returns: the provider sets its own timeouts, and a long wait is a result with the time of the next call, such
-//!   as [`Progress::After`] or [`Deletion::InProgress`].
+//! * It always returns: the provider sets its own timeouts. Instead of a long wait, it returns the time of the next
+//!   call, such as [`Progress::After`] or [`Deletion::InProgress`].
 //! * It may be dropped at any await, and the process may die there. That is equivalent to a lost response: the next
 //!   call finds the created resources and continues from there.
 //! * It may be called concurrently: reads for any objects, changes for different objects. For one object, a leader

@@ -45,7 +45,7 @@ impl ClassFilter {
 pub struct Features {
     /// The Services that the provider accepts.
     pub classes: ClassFilter,
-    /// The provider returns [`Targeting::Endpoints`] for some Services, so that EndpointSlices must be watched.
+    /// The provider returns [`Targeting::Endpoints`] for some Services; therefore EndpointSlices must be watched.
     pub endpoint_targets: bool,
     /// The cloud selects the targets by itself, for example by labels of its instances: [`LoadBalancers::set_targets`]
     /// changes nothing, and none are observed.
@@ -65,7 +65,7 @@ pub struct Features {
     /// conditions.
     pub gates: Option<&'static str>,
     /// Prefixes of the annotations that the provider reads; empty: it may read any. Other annotations are not in the
-    /// spec, so that their changes cost nothing.
+    /// spec, and a change of them causes no reconcile.
     pub annotations: Vec<String>,
     /// Prefix of the annotations that the provider writes to Services ([`Ensured::annotations`]), which nothing else
     /// may use. They are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
@@ -119,7 +119,8 @@ pub enum Targeting {
 pub enum Progress {
     /// The observed state is the desired state.
     Settled,
-    /// The cloud is working: call again after this time, without counting a failure. Upstream: cloud-provider/api,
+    /// The cloud has not finished: call again after this time, without counting a failure. Upstream:
+    /// cloud-provider/api,
     /// RetryError.
     After(Duration),
 }
@@ -180,7 +181,7 @@ pub struct Listener {
 pub struct ObservedLoadBalancer {
     /// Its phase.
     pub phase: Phase,
-    /// The Service's status for it.
+    /// The `status.loadBalancer` that its addresses result in.
     pub status: LoadBalancerStatus,
     /// Its listeners, ordered.
     pub listeners: Vec<Listener>,
@@ -205,7 +206,7 @@ pub enum Observed {
 pub enum Deletion {
     /// Everything that was ever created for the load balancer is observed as deleted: the finalizer may be removed.
     Gone,
-    /// The cloud is working: call again after this time.
+    /// The cloud has not finished: call again after this time.
     InProgress(Duration),
 }
 
@@ -232,7 +233,7 @@ pub enum PlannedChange {
     Kept,
     /// Another load balancer is created next to the existing one and replaces it.
     Replaced,
-    /// Nothing, because the cloud cannot do what the Service requests.
+    /// No change, because the cloud cannot do what the Service requests.
     Refused,
 }
 
@@ -257,7 +258,7 @@ pub struct Forecast {
     pub reasons: Vec<String>,
 }
 
-/// The cloud's health check of one endpoint.
+/// The result of the cloud's health check of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointHealth {
     /// Its address.
@@ -291,7 +292,7 @@ pub trait LoadBalancers: Send + Sync {
     /// Returns its features.
     fn features(&self) -> Features;
 
-    /// Reads the desired state, without any calls, and returns the targets that it needs.
+    /// Returns the kind of targets that the desired state needs, without any calls.
     ///
     /// # Errors
     /// `Invalid` if it can never work; the message names the annotation or field, its value, and the fix. `ensure` with
@@ -299,10 +300,10 @@ pub trait LoadBalancers: Send + Sync {
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError>;
 
     /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic; most
-    /// providers support none. This is a pure function of the annotations, called before `targeting`: existing ones are
-    /// then in `spec.others`, and their endpoints in `Targets::others`. `targeting` refuses missing ones: the Service
-    /// is reconciled again when one of them is created, deleted or changed, and until then its load balancer is not
-    /// changed.
+    /// providers support none. This is a pure function of the annotations, called before `targeting`. Those of the
+    /// named Services that exist are then in `spec.others`, and their endpoints in `Targets::others`. If one is
+    /// missing, `targeting` returns an error: the load balancer is not changed until the next reconcile, which follows
+    /// when one of the named Services is created, deleted or changed.
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         let _ = spec;
         BTreeSet::new()
@@ -338,8 +339,9 @@ pub trait LoadBalancers: Send + Sync {
     /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of targets,
     /// is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
     ///
-    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If the
-    /// spec lacks some of these that exist, it is called again with them in `spec.others` and `Targets::others`.
+    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If some
+    /// of them exist and are not in the spec, the caller repeats the call with them in `spec.others` and
+    /// `Targets::others`.
     ///
     /// The default changes nothing: targets stay as they are until the Service is valid.
     ///
@@ -421,7 +423,7 @@ pub trait LoadBalancers: Send + Sync {
     async fn list_owned(&self) -> Result<Vec<Owned>, CloudError>;
 
     /// Returns true if a listed resource may belong to this Service. Some resources identify their owner only in part:
-    /// resources of another controller manager may have no uid, and a firewall rule has only a load balancer's name.
+    /// resources of another controller manager may lack the uid, and a firewall rule has only a load balancer's name.
     fn may_be_owned_by(&self, owned: &Owned, service: &LoadBalancerId) -> bool {
         owned.id == *service
     }

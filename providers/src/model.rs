@@ -8,7 +8,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// The owner of a load balancer. All resources that a provider creates for it name this owner from the start.
+/// The owner of a load balancer. All resources that a provider creates for the load balancer have this id from the
+/// start.
 ///
 /// The uid distinguishes a Service from an earlier one with the same name: each has its own load balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -102,7 +103,7 @@ pub enum SessionAffinity {
     /// Requests of one client may reach any pod.
     #[default]
     None,
-    /// By its address, until it has been idle for this time.
+    /// Requests from one address reach the same pod, until the client has been idle for this time.
     ClientIp {
         /// `sessionAffinityConfig.clientIP.timeoutSeconds`, in seconds.
         timeout: Duration,
@@ -258,9 +259,9 @@ pub struct PortStatus {
 /// An ingress point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ingress {
-    /// An address, or else a hostname.
+    /// Its IP address; `None` if clients use the hostname.
     pub ip: Option<IpAddr>,
-    /// A DNS name.
+    /// Its DNS name; `None` if clients use the address.
     pub hostname: Option<String>,
     /// Only with an address; `None` leaves it to the API server, which defaults to VIP.
     pub ip_mode: Option<IpMode>,

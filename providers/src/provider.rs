@@ -14,17 +14,17 @@ use crate::tagging::Tagging;
 
 /// A cloud. Controllers that need a missing capability do not start.
 ///
-/// A provider is built on every replica, leader or not, so that building it must make no calls. The first calls are
+/// A provider is built on every replica, leader or not; therefore, building it must make no calls. The first calls are
 /// made by [`initialize`](CloudProvider::initialize), never on a standby.
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait CloudProvider: Send + Sync {
-    /// Returns its name in `--cloud-provider`, which is also the scheme of its provider IDs (`name://...`).
+    /// Returns the provider's name in `--cloud-provider`, which is also the scheme of its provider IDs (`name://...`).
     fn name(&self) -> &'static str;
 
-    /// Returns true if the provider has an id of its cluster, so that its resources can be distinguished from other
-    /// clusters'. Otherwise the process refuses to start unless a flag allows it. Upstream: cloud-provider,
-    /// HasClusterID.
+    /// Returns true if the provider has an id of the cluster, which distinguishes the cluster's resources in the cloud
+    /// from those of other clusters. Without an id, the process does not start unless `--allow-untagged-cloud` is set.
+    /// Upstream: cloud-provider, HasClusterID.
     fn has_cluster_id(&self) -> bool {
         true
     }
@@ -66,20 +66,20 @@ pub trait CloudProvider: Send + Sync {
         Vec::new()
     }
 
-    /// Receives one of its Secrets, without a call of the cloud: before [`initialize`](CloudProvider::initialize), and
-    /// again whenever the Secret has changed; `None`: it does not exist. Calls that begin afterwards use it, and
-    /// `initialize` is not called again.
+    /// Receives one of the Secrets in [`secrets`](CloudProvider::secrets), without a call to the cloud. `data` is
+    /// `None` if the Secret does not exist. Called before [`initialize`](CloudProvider::initialize), and again whenever
+    /// the Secret has changed. Later calls to the cloud use the new credentials, and `initialize` is not called again.
     ///
     /// # Errors
-    /// `Invalid` if it cannot be used; the message names the Secret, the key and the fix. The provider then keeps the
-    /// credentials that it has.
+    /// `Invalid` if the Secret cannot be used; the message names the Secret, the key and the fix. The provider then
+    /// keeps the credentials that it has.
     fn receive_secret(&self, name: &SecretName, data: Option<SecretData>) -> Result<(), CloudError> {
         let _ = (name, data);
         Ok(())
     }
 
-    /// Receives the storage in the cluster for state that must survive. Called once, before any other call; a provider
-    /// without such state ignores it.
+    /// Receives the storage in the cluster for state that must survive the process. Called once, before any other call;
+    /// a provider without such state ignores it.
     fn keep_records(&self, records: Arc<dyn Records>) {
         drop(records);
     }

@@ -35,14 +35,14 @@ pub enum RouteTarget {
 /// An existing route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// The cloud's name of it; empty if routes have none.
+    /// The route's name in the cloud; empty if routes have none.
     pub name: String,
     /// Its destination.
     pub destination: IpNet,
     /// Its target.
     pub target: RouteTarget,
-    /// The addresses that it leads to, if routes lead to addresses: the controller replaces the route when they differ
-    /// from the Node's. `None`: it leads to the instance, regardless of addresses. Upstream: cloud-provider,
+    /// The addresses that the route leads to, if routes lead to addresses: the controller replaces the route when they
+    /// differ from the Node's. `None`: it leads to the instance, regardless of addresses. Upstream: cloud-provider,
     /// Route.EnableNodeAddresses.
     pub addresses: Option<Vec<Address>>,
 }
@@ -53,8 +53,8 @@ pub enum RouteChange {
     /// Traffic for the destination leads to the instance afterwards. If it already does, nothing changes; a route of
     /// the cluster with another target, or a blackhole, is replaced, in one step if the cloud supports that.
     Set(RouteSpec),
-    /// The route, as it was listed, does not exist afterwards. If it does not exist before, that is a success; if its
-    /// destination has another target, the result is a `Conflict` and nothing changes.
+    /// The route does not exist afterwards. If it did not exist before, the result is a success; if its destination has
+    /// another target than the listed route, the result is a `Conflict` and nothing changes.
     Remove(Route),
 }
 
@@ -83,7 +83,7 @@ pub trait Routes: Send + Sync {
     /// Applies the changes independently and in any order; returns as many results as changes, in the order of the
     /// changes. A failed change does not stop the others. No destination occurs twice in one call.
     ///
-    /// A result is `Quota` if the table is full, `Conflict` if the destination is a foreign route, `NotFound` if the
-    /// instance does not exist.
+    /// A result is `Quota` if the table is full, `Conflict` if the destination has a foreign route already, and
+    /// `NotFound` if the instance does not exist.
     async fn apply(&self, changes: &[RouteChange]) -> Vec<Result<(), CloudError>>;
 }

@@ -44,9 +44,9 @@ pub struct EndpointTarget {
     pub address: IpAddr,
     /// The port's number at that address.
     pub port: u16,
-    /// The node it is on.
+    /// The name of the Node that it is on; `None` if unknown.
     pub node: Option<String>,
-    /// `spec.providerID` of that node. The node may be missing in [`Targets::nodes`] and still run the pod.
+    /// `spec.providerID` of that Node. The Node may be missing in [`Targets::nodes`] and still run the pod.
     pub provider_id: Option<String>,
     /// The zone it is in.
     pub zone: Option<String>,
@@ -60,16 +60,15 @@ pub struct EndpointTarget {
     pub pod: Option<PodRef>,
 }
 
-/// A snapshot of possible targets. The lists are shared between all Services with the same nodes, so that copies are
-/// cheap.
+/// A snapshot of possible targets. All Services with the same nodes share the lists, so that copies are cheap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Ordered by name, each name once.
     pub nodes: Arc<[NodeTarget]>,
-    /// Ordered by port name, address and port. For a Service with [`Targeting::Nodes`](crate::Targeting) empty, except
-    /// while its load balancer is not as requested yet, because that may still have endpoints as targets. In
-    /// [`follow_targets`](crate::LoadBalancers::follow_targets) given for every Service, because the kind is unknown.
-    /// Always empty if the provider's features do not include endpoints.
+    /// Ordered by port name, address and port. Empty for a Service with [`Targeting::Nodes`](crate::Targeting) once its
+    /// load balancer has the desired state; until then, the load balancer may still have endpoints as targets. In
+    /// [`follow_targets`](crate::LoadBalancers::follow_targets), every Service's endpoints are listed, because the kind
+    /// of targets is unknown. Always empty if the provider's features do not include endpoints.
     pub endpoints: Arc<[EndpointTarget]>,
     /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
@@ -89,7 +88,7 @@ impl Targets {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetId {
-    /// A node, by its provider id.
+    /// A node, by its provider ID.
     Instance(String),
     /// An endpoint.
     Endpoint {
@@ -100,7 +99,7 @@ pub enum TargetId {
     },
 }
 
-/// A cloud's state of a target.
+/// The health of a target, as the cloud reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {

@@ -41,7 +41,7 @@ fn is_local(url: &str) -> bool {
     matches!(host.split([':', '/']).next(), Some("127.0.0.1" | "localhost"))
 }
 
-/// The service of a call, and whether it changes anything: AWS throttles these classes separately.
+/// The classes of calls, by service and by whether they change anything: AWS throttles each class separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Ec2Read,

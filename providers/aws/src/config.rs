@@ -8,7 +8,7 @@ use providers::{BuildContext, ConfigError};
 /// The contents of the file, with upstream's defaults for missing variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The region; empty: the region in the instance's metadata.
+    /// The region; empty: `AWS_REGION`, or else the region in the instance's metadata.
     pub region: String,
     /// The VPC. If it is set, and also `subnet_id` or `role_arn`, the process need not run in AWS.
     pub vpc: String,
@@ -235,7 +235,7 @@ impl Reading<'_> {
                 "Managed" => config.managed_security_group = true,
                 _ => return refuse("use Managed, or leave it out"),
             },
-            // Known variables without an effect concern Classic Load Balancers or older releases.
+            // The other known variables concern Classic Load Balancers or older releases.
             other => self.warnings.push(format!("{}: [Global] {other} has no effect here", self.file)),
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Reading<'_> {
             Some("URL") => change.url.clone_from(value),
             Some("SigningRegion") => change.signing_region.clone_from(value),
             Some("SigningName") => change.signing_name.clone_from(value),
-            // Signature version 4 is all that the SDK has.
+            // `SigningMethod`: the SDK has only signature version 4.
             Some(_) => {}
             None => self.warn(variable, name, OVERRIDE),
         }

@@ -1,4 +1,4 @@
-//! AWS as a cloud provider: instances, routes and Network Load Balancers.
+//! AWS as a cloud provider: instances, their tags, routes, and Network Load Balancers.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -32,7 +32,8 @@ impl ClusterTags {
         format!("{PREFIX}{}", self.id)
     }
 
-    /// Returns a filter for the cluster's keys; `None` without an id, because then all resources count.
+    /// Returns a filter for the cluster's keys; `None` without an id, because then all resources count as the
+    /// cluster's.
     pub(crate) fn filter(&self) -> Option<Filter> {
         let keys = vec![self.key(), LEGACY.to_owned()];
         (!self.id.is_empty()).then(|| Filter::builder().name("tag-key").set_values(Some(keys)).build())
@@ -44,8 +45,8 @@ impl ClusterTags {
         std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()
     }
 
-    /// Returns true if the cluster uses a resource: owned, shared, or with the legacy tag. Without an id all resources
-    /// count.
+    /// Returns true if the cluster uses a resource: owned, shared, or with the legacy tag. Without an id, this is true
+    /// for every resource.
     pub(crate) fn marks<'a>(&self, tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
         let key = self.key();
         self.id.is_empty() || tags.into_iter().any(|(name, value)| name == key || (name == LEGACY && value == self.id))

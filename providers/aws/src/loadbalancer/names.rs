@@ -1,4 +1,5 @@
-//! Names and tags of created resources: the same as upstream's, so that each manager finds the other's resources.
+//! Names and tags of created resources. Except for target groups' names, they equal upstream's, so that each manager
+//! finds the other's resources.
 
 use providers::LoadBalancerId;
 use ring::digest::{Context, SHA256};
@@ -109,8 +110,10 @@ pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String;
 
 /// Returns a target group's name. Two names differ if ELB could not change one group into the other; if the load
 /// balancers differ, because a group serves only one load balancer; and, for instances, if the node ports differ, so
-/// that a listener moves to the new port once the targets behind it are healthy. Names of both upstreams differ in the
-/// same cases.
+/// that a listener moves to the new port once the targets behind it are healthy.
+/// ///
+/// Upstream's names do not depend on the load balancer, but on the protocol and interval of health checks, which ELB
+/// can change. Target groups with such names are found by the listeners that use them.
 pub(crate) fn target_group(
     id: &LoadBalancerId,
     balancer: &str,

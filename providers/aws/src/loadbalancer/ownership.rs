@@ -35,7 +35,7 @@ pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool
     shared && own && ![SERVICE, UID, STACK].iter().any(|key| tags.contains_key(*key))
 }
 
-/// Returns the group of Services that share a load balancer, or its security group, with these tags.
+/// Returns the key of the group of Services whose shared load balancer, or its security group, has these tags.
 ///
 /// Services cannot set these tags on their own load balancers.
 pub(crate) fn group<'a>(tags: &'a Tags, cluster: &ClusterTags) -> Option<&'a str> {
@@ -78,7 +78,7 @@ impl Owner {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
 
-    /// Returns the kind of evidence that the tags are.
+    /// Returns the kind of this evidence of ownership.
     pub(crate) fn evidence(&self) -> Evidence {
         match (&self.uid, self.by_controller) {
             (Some(_), _) => Evidence::Uid,

@@ -14,13 +14,13 @@ pub(crate) const PACE: Duration = Duration::from_secs(10);
 /// provider chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Without its rules.
+    /// Creates the group without its rules.
     CreateSecurityGroup(SecurityGroup),
     Authorize {
         group: String,
         rules: Vec<Rule>,
     },
-    /// Rules by id.
+    /// Revokes rules by id.
     Revoke {
         group: String,
         rules: Vec<String>,
@@ -54,7 +54,7 @@ pub(crate) enum Step {
     DeleteBalancer {
         arn: String,
     },
-    /// Without its attributes and targets.
+    /// Creates the group without its attributes and targets.
     CreateTargetGroup(Box<TargetGroup>),
     SetHealthCheck {
         group: String,
@@ -234,7 +234,7 @@ fn keys(map: &Attributes) -> String {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub steps: Vec<Step>,
-    /// AWS has to finish a change before the rest can be done.
+    /// The time until the next plan, if AWS has to finish a change before further steps.
     pub again: Option<Duration>,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     pub exchanging: BTreeSet<u16>,

@@ -20,7 +20,7 @@ use table::{Step, Table};
 
 /// Maximum number of concurrent changes.
 const MAX_CONCURRENT_CHANGES: usize = 16;
-/// Maximum age of listed tables for changes: the rest of a pass.
+/// Maximum age of listed tables for changes, which follow in the same pass.
 const MAX_LIST_AGE: Duration = Duration::from_secs(5);
 
 /// The cluster's route tables.

@@ -12,7 +12,7 @@ use crate::instances::id::{self, Wanted};
 use crate::instances::{self, Found};
 use crate::session::Session;
 
-/// The fields of an instance that only this process changes, if any; read once.
+/// The fields of an instance that stay the same unless this process changes them. They are read once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteInstance {
     pub id: String,

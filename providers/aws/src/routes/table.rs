@@ -94,8 +94,8 @@ fn entry(route: &types::Route) -> Entry {
     }
 }
 
-/// Returns the instances of the cluster's destinations in all tables together: the instance if all tables agree, else
-/// `None`, so that a table without the route is corrected.
+/// Returns the instance of each of the cluster's destinations; `None` if the tables differ, so that the controller sets
+/// the route in all tables again.
 pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
     let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
     own.map(|destination| (*destination, leads_to(tables, *destination))).collect()

@@ -32,7 +32,7 @@ const LISTING_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Number of responses that lacked the group to delete.
+    /// Number of consecutive responses that lacked the group although it is to be deleted.
     missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
@@ -116,7 +116,7 @@ impl Shared {
         Ok(groups.iter().map(known).map(|(group, rules)| (group, rules.unwrap_or_default())).collect())
     }
 
-    /// Forgets rules that were read before this time.
+    /// Drops cached rules that were read before this time.
     pub(crate) fn forget_rules_before(&mut self, time: Instant) {
         self.rules.retain(|_, (at, _)| *at >= time);
         self.named = self.named.take().filter(|(at, _)| *at >= time);
@@ -145,7 +145,8 @@ impl Shared {
         Ok(opened)
     }
 
-    /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals.
+    /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals: a
+    /// message for each group that AWS did not allow to change.
     pub(crate) async fn set_range_rules(
         &mut self,
         session: &Session,
@@ -178,8 +179,8 @@ impl Shared {
         self.change_range_rules(session, groups, changes).await
     }
 
-    /// Returns the clients of load balancers without security groups, according to the rules in groups. See
-    /// [`range_rules::known_clients`].
+    /// Returns the IP ranges of the clients of load balancers without security groups, according to the rules in
+    /// groups. See [`range_rules::known_clients`].
     pub(crate) async fn known_clients(
         &mut self,
         session: &Session,
@@ -222,7 +223,7 @@ impl Shared {
         self.change_range_rules(session, groups, |_, rules| range_rules::changes(rules, names, &none, &others)).await
     }
 
-    /// Forgets the rules of a Service whose load balancer has security groups now.
+    /// Drops the known rules of a Service whose load balancer has security groups now.
     pub(crate) fn forget_range_rules(&mut self, id: &LoadBalancerId) {
         self.range_rules.remove(id);
     }

@@ -49,18 +49,19 @@ pub(crate) struct Balancers {
     /// Services that move from a Classic Load Balancer; true once their status has the address of the new load
     /// balancer.
     pub(super) moved: std::sync::Mutex<HashMap<LoadBalancerId, bool>>,
-    /// The target groups of invalid Services whose targets follow, until a call fails.
+    /// The target groups of invalid Services, with the settings by which their targets are kept up to date. An entry is
+    /// removed when a call fails.
     pub(super) following: std::sync::Mutex<HashMap<LoadBalancerId, Following>>,
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first reconcile; unset in a process that has never led.
     begun: OnceLock<Instant>,
-    /// The time after which reads contain the last resource that an earlier process created.
+    /// The time from `begun` until reads contain the last resource that an earlier process created.
     visible: Duration,
-    /// The Classic Load Balancers.
+    /// The names of the Classic Load Balancers in the network, as last read.
     pub(super) classic_names: ClassicNames,
 }
 
-/// The arguments of the work on one Service.
+/// The inputs of each operation on one Service.
 pub(super) struct Work<'a> {
     pub session: &'a Session,
     pub id: &'a LoadBalancerId,
@@ -207,7 +208,7 @@ impl Balancers {
     }
 }
 
-/// Returns the error about a load balancer of another owner that has the name of a new one.
+/// Returns the error about a load balancer of another owner that already has the name of the one to create.
 pub(super) fn name_taken(other: &ObservedBalancer) -> CloudError {
     let message = format!(
         "the load balancer {} has the name {} of the one to be created, and belongs to another owner: delete it, or \

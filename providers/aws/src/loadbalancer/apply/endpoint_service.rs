@@ -20,7 +20,7 @@ use crate::loadbalancer::{ownership, plan};
 use crate::session::Session;
 use crate::tags::by_key;
 
-/// Returns true if an endpoint service may use one of these load balancers.
+/// Returns true if the tag of one of these load balancers shows that an endpoint service may use it.
 pub(super) fn is_marked(balancers: &[ObservedBalancer]) -> bool {
     balancers.iter().any(|balancer| !balancer.shared && balancer.tags.contains_key(names::ENDPOINT_SERVICE))
 }
@@ -51,8 +51,8 @@ impl Balancers {
     }
 
     /// Prepares the endpoint service for changes of the load balancer: an old load balancer cannot be deleted while the
-    /// endpoint service uses it. Returns true if a load balancer is marked; the endpoint service is then as desired,
-    /// unless the Service's load balancer is not active yet.
+    /// endpoint service uses it. Returns true if a load balancer has the tag of an endpoint service. In that case, the
+    /// endpoint service is in the desired state, unless the Service's load balancer is not active yet.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,

@@ -38,7 +38,7 @@ const IN_USE_PAUSE: Duration = Duration::from_secs(300);
 /// The progress of plans.
 #[derive(Debug, Default)]
 struct PlanProgress {
-    /// More work follows later.
+    /// The desired state is not reached: a later call continues.
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     exchanging: BTreeSet<u16>,
@@ -184,7 +184,8 @@ impl Balancers {
         }
     }
 
-    /// Returns the result while the load balancer cannot be created yet: former ones serve.
+    /// Returns the result of an `ensure` while the load balancer cannot be created yet. Former load balancers still
+    /// serve the Service.
     async fn wait_for_creation(
         &self,
         spec: &LoadBalancerSpec,
@@ -200,8 +201,8 @@ impl Balancers {
         Ok(Ensured { progress: Progress::After(pause), warnings, ..Ensured::settled(status) })
     }
 
-    /// Updates the targets of target groups other than the `described` ones, which are being replaced: until then they get
-    /// traffic. A new load balancer takes minutes, and a new target group may never have a healthy target.
+    /// Updates the targets of target groups other than the `described` ones. These groups are being replaced, and get
+    /// traffic until then: a new load balancer takes minutes, and a new target group may never have a healthy target.
     async fn follow_former_groups(
         &self,
         spec: &LoadBalancerSpec,
@@ -214,11 +215,11 @@ impl Balancers {
         self.follow_undescribed(spec, work, (observed, listing), followed, state).await
     }
 
-    /// Returns true if a load balancer has the name of a new one and may be the Service's: its tags may not be visible
-    /// yet.
-    ///
-    /// A creation would return that load balancer. Names are made from uids, which two clusters share if one is a copy
-    /// of the other.
+    /// Returns true if a listed load balancer has the name of the one to create, and may be the Service's because its
+    /// tags may not be visible yet.
+    ///     ///
+    /// A creation would return the listed load balancer instead of a new one. Names are made from uids, which two
+    /// clusters share if one is a copy of the other.
     ///
     /// # Errors
     /// `Conflict` if it belongs to another owner.
@@ -381,7 +382,7 @@ impl Balancers {
         Ok(warnings)
     }
 
-    /// Applies plans until nothing can be done now.
+    /// Applies plans until no further step is possible now.
     async fn apply_plans(
         &self,
         desired: &Desired,

@@ -1,5 +1,5 @@
-//! Updates of targets that the Service's current request does not describe: it is invalid, AWS refused the change to it, or
-//! the change is not finished.
+//! Updates of targets in target groups that the Service's current spec does not describe: the spec is invalid, AWS
+//! refused the change to it, or the change is not finished.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -37,7 +37,7 @@ impl Balancers {
         updated.and(followed)
     }
 
-    /// Forgets the target groups of an invalid Service. Returns them.
+    /// Removes the stored target groups of an invalid Service, and returns them.
     pub(super) fn stop_following(&self, id: &LoadBalancerId) -> Option<Following> {
         self.following.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
     }
@@ -75,7 +75,7 @@ impl Balancers {
         let listing = self.recent_listing(session, state).await?;
         let mut observed = listing.of(&session.cluster, id, Purpose::Ensure(settings.flavour));
         observed.remove_deleting(&state.deleting);
-        // Load balancers of users and of groups of Services.
+        // `elsewhere` are load balancers of users and of groups of Services.
         let elsewhere = std::mem::take(&mut observed.elsewhere);
         let shared = listing.balancers.iter().filter(|one| elsewhere.contains(&one.arn));
         observed.balancers.extend(shared.map(|one| ObservedBalancer { shared: true, ..one.clone() }));
@@ -101,7 +101,7 @@ impl Balancers {
         for group in &mut observed.target_groups {
             match target_records::read(records, work.id, &target_records::name(&group.name)).await {
                 Ok(recorded) => group.recorded = recorded,
-                // Only Services with such groups depend on this permission.
+                // Only Services with such groups depend on the permission to read records.
                 Err(error) if error.kind == ErrorKind::Denied && !work.settings.shared_groups => {}
                 Err(error) => return Err(error),
             }
@@ -146,8 +146,8 @@ impl Balancers {
         Ok(groups)
     }
 
-    /// Updates the targets of groups, and opens their security groups. A group that cannot be opened does not keep targets
-    /// from being registered.
+    /// Updates the targets of target groups, and opens the security groups of the targets. Targets are registered even
+    /// if their security group cannot be opened.
     async fn follow_batches(
         &self,
         work: &Work<'_>,

@@ -1,4 +1,5 @@
-//! The locks of groups of Services that share a load balancer, and what this process has created for each group.
+//! The locks of groups of Services that share a load balancer, and the resources that this process has created for each
+//! group.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

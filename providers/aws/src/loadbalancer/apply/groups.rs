@@ -155,8 +155,8 @@ impl Balancers {
     }
 
     /// Removes a Service's rules from the security groups of load balancer groups that it is not in. Deletes the load
-    /// balancers and security groups that no Service uses any longer. Returns false while AWS works on deletions for
-    /// the Service's former groups.
+    /// balancers and security groups that no Service uses any longer. Returns false while AWS has not finished the
+    /// deletions for the Service's former groups.
     pub(super) async fn leave_groups(
         &self,
         session: &Session,
@@ -202,8 +202,8 @@ impl Balancers {
         Ok(busy.is_disjoint(&state.groups))
     }
 
-    /// Deletes the load balancer and the security group of a group that no Service uses. Returns false while AWS works
-    /// on it.
+    /// Deletes the load balancer and the security group of a group that no Service uses. Returns false while AWS has
+    /// not finished.
     async fn end_group(
         &self,
         (session, id): (&Session, &LoadBalancerId),
@@ -244,8 +244,8 @@ impl Balancers {
         Ok(true)
     }
 
-    /// Deletes the load balancer of a group. Returns true if it has a listener and is kept, and false while AWS works
-    /// on it.
+    /// Deletes the load balancer of a group. Returns true if it has a listener and is kept, and false while AWS has not
+    /// finished.
     async fn end_group_balancer(
         &self,
         session: &Session,

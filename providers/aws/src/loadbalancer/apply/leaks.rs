@@ -1,9 +1,9 @@
 //! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
 //! deletion of leaked resources.
 //!
-//! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Resources of
-//! upstream that were not taken over do not identify their owner completely: such a resource may belong to each Service
-//! whose name it has.
+//! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Tags of
+//! cloud-provider-aws on resources that were not taken over have no uid: such a resource may belong to each Service
+//! with the name in its tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Readiness gates: conditions of pods that become ready only when ELB reports them healthy.
+//! Readiness gates: conditions of pods, which count as ready only once ELB reports their addresses as healthy.
 //!
 //! The name of a gate contains the name of a target group if the Load Balancer Controller's webhook has written it into
 //! the pod. Users without a webhook write the Service's name instead; such a gate covers all target groups of the

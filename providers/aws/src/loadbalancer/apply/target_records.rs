@@ -1,8 +1,8 @@
 //! Records for target groups in which other clusters register targets, too: only targets on record are deregistered.
 //!
 //! The record is kept in the cluster. It is written before targets are registered, and again after other targets were
-//! deregistered. So a crash between two calls never makes a target look like another cluster's (Load Balancer
-//! Controller: multiClusterManagerImpl).
+//! deregistered. Therefore, after a crash between two calls, no target of this cluster counts as another cluster's.
+//! Upstream: AWS Load Balancer Controller, multiClusterManagerImpl.
 
 use std::collections::{BTreeMap, BTreeSet};
 

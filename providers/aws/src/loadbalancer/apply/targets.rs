@@ -1,4 +1,5 @@
-//! Changes of the targets of existing load balancers: without reading them, if this process has a record of them.
+//! Changes of the targets of existing load balancers. Targets that this process has stored since an earlier call are
+//! not read again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -20,7 +20,7 @@ use crate::session::Session;
 /// Returns the load balancer that a user made, if Services of this cluster may use it.
 ///
 /// # Errors
-/// When it cannot be used; the error says how to fix that.
+/// The fix, if the load balancer cannot be used.
 fn find<'a>(
     arn: &str,
     session: &Session,

@@ -185,8 +185,8 @@ fn check_addresses(settings: &Settings, existing: Option<&ObservedBalancer>, sch
     Err(CloudError::invalid_annotation(&format!("{PREFIX}{suffix}"), &value, &fix))
 }
 
-/// Checks the settings for security groups against the existing load balancer. AWS cannot change later whether it has
-/// any.
+/// Checks the settings for security groups against the existing load balancer: AWS can neither add a first security
+/// group later, nor remove the last one.
 fn check_security_groups(
     settings: &Settings,
     existing: Option<&ObservedBalancer>,

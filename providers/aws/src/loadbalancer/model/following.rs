@@ -1,6 +1,7 @@
-//! The targets of existing target groups that a Service's current request does not describe: it is invalid, AWS refused
-//! to change the load balancer to it, or the change is not finished. The settings for these targets are read from the
-//! target groups, as far as the groups have them. The Service's current ports and node ports count, too.
+//! The targets of existing target groups that a Service's current spec does not describe: the spec is invalid, AWS
+//! refused the change to it, or the change is not finished. These targets *follow*: they are updated when nodes and
+//! pods change. Their settings are read from the target groups, or else from the spec. The Service's current ports and
+//! node ports have an effect, too.
 
 use std::collections::BTreeSet;
 
@@ -15,17 +16,17 @@ use crate::loadbalancer::spec::settings::{Backend, GroupSettings, ListenerSettin
 use crate::loadbalancer::spec::target_group::has_client_addresses;
 use crate::loadbalancer::types::{Attributes, Mapping, Protocol, TargetType};
 
-/// A target group with the settings by which its targets follow.
+/// A target group with the settings by which its targets follow nodes and pods.
 #[derive(Debug, Clone)]
 pub(crate) struct FollowedGroup {
     pub known: KnownGroup,
     pub requested: GroupSettings,
-    /// The labels that nodes must have; `None`: those of the request.
+    /// The labels that nodes must have; `None`: those in the spec.
     pub node_labels: Option<Vec<(String, String)>>,
 }
 
 impl FollowedGroup {
-    /// Returns the group with its targets, as rules in their security groups depend on it.
+    /// Returns the group with its targets: the rules in the targets' security groups depend on both.
     pub(crate) fn reached(&self, settings: &Settings, targets: &Targets) -> Reached {
         let Self { known, requested, .. } = self;
         let targets = build::targets(settings, requested, known.ipv6, targets);
@@ -48,13 +49,13 @@ pub(crate) struct Followed {
     pub others: BTreeSet<String>,
 }
 
-/// The ports at which nodes are registered.
+/// The ports with which nodes are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodePorts {
-    /// The port of each target group, also if the Service has another one now: the group is being replaced by one with
-    /// the current port.
+    /// The port of each target group, even if the Service has another node port now: the group is being replaced by one
+    /// with the current port.
     OfGroups,
-    /// Those that the Service has now, which are the only ones that kube-proxy serves.
+    /// The node ports that the Service has now. kube-proxy serves no others.
     Current,
 }
 
@@ -150,18 +151,18 @@ fn has_transport(protocol: Protocol, transport: Transport) -> bool {
     protocol.transports().contains(&word)
 }
 
-/// Target groups whose targets follow by the same settings.
+/// Target groups whose targets follow by the same settings. All groups of a batch have the same kind of targets.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch {
     pub groups: Vec<FollowedGroup>,
-    /// Those of the Service, with what the target groups and their load balancers have instead.
+    /// The Service's settings, some of them replaced by those of the target groups and their load balancers.
     pub settings: Settings,
 }
 
 /// The target groups of an invalid Service, as last read or changed.
 #[derive(Debug)]
 pub(crate) struct Following {
-    /// The request.
+    /// The Service's spec, which is invalid.
     pub spec: LoadBalancerSpec,
     pub batches: Vec<Batch>,
     pub firewall: Firewall,
@@ -232,7 +233,7 @@ fn settings(service: &Settings, groups: &[FollowedGroup], opens: bool) -> Settin
 }
 
 /// Returns the settings of a target group that a user made, with its `recorded` targets of this Service; `None` if its
-/// targets are unknown. `port`: that of the Service, if its request names the group.
+/// targets are unknown. `port` is the Service's port, if the spec names the group.
 pub(crate) fn of_user(
     spec: &LoadBalancerSpec,
     group: &ObservedTargetGroup,

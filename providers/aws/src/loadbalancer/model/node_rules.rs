@@ -11,8 +11,8 @@ use crate::loadbalancer::types::{
     Desired, ObservedRule, Ports, Protocol, Rule, Source, Target, TargetGroup, TargetType,
 };
 
-/// The range of node ports, unless the API server has another one. The rule opens the whole range to load balancers, so
-/// that it never has to change.
+/// The API server's default range of node ports. The rule opens the whole range to load balancers, so that it never has
+/// to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Maximum number of rules for each transport in one node's group.
 const MAX_RULES: usize = 4;

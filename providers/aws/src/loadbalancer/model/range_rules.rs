@@ -119,12 +119,11 @@ fn rules_of(group: &Reached, name: &str, clients: &[IpNet], subnets: &[IpNet]) -
     rules
 }
 
-/// Returns the clients of a load balancer without security groups, according to its rules in nodes' groups. `names`
-/// identify these rules. The `requested` clients of an invalid Service may be the mistake; without its ranges, they are
-/// all addresses.
-///
-/// If a load balancer shares all its rules with others, they have other names. Only then rules for the same `ports` and
-/// requested clients count.
+/// Returns the IP ranges of the clients of a load balancer without security groups, according to the rules in nodes'
+/// groups whose descriptions have one of its `names`. The `requested` ranges of an invalid Service may be the mistake.
+/// ///
+/// If the load balancer shares all its rules with others, their descriptions have the names of the others. In this
+/// case, the result contains the `requested` ranges that a rule of any load balancer allows for one of `ports`.
 pub(crate) fn known_clients(
     observed: &[ObservedRule],
     names: &[String],
@@ -191,7 +190,7 @@ pub(crate) struct Changes {
     pub add: Vec<Rule>,
     /// Rules that another load balancer needs, too, by id. Their new descriptions name that load balancer.
     pub hand_over: Vec<ObservedRule>,
-    /// Ids.
+    /// Ids of rules to revoke.
     pub revoke: Vec<String>,
 }
 

@@ -22,8 +22,8 @@ pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
 /// Number of reads whose pauses together exceed a minute.
 const OVERDUE_READS: u32 = 12;
 
-/// Number of reads after which AWS will hardly finish by itself: about ten minutes. Network interfaces of a deleted load
-/// balancer exist for a few minutes.
+/// Number of reads, in about ten minutes, after which AWS is unlikely to finish by itself. Network interfaces of a
+/// deleted load balancer exist for a few minutes.
 const STUCK_READS: u32 = 60;
 
 /// Pause before a load balancer is created again after AWS could not set it up; it doubles up to [`MAX_SETUP_PAUSE`].
@@ -149,15 +149,15 @@ pub(crate) struct BalancerState {
     pub settled: Option<LoadBalancerSpec>,
     /// Number of consecutive reads while AWS works on a change.
     waits: u32,
-    /// It is being deleted: the reads are those of the deletion.
+    /// The load balancer is being deleted: `waits` counts reads of the deletion.
     is_deletion: bool,
     /// The last refusal of a deletion because the resource is in use.
     in_use: Option<String>,
     /// The smallest number of resources that the deletion has found so far.
     left: Option<usize>,
-    /// Setups of the load balancer that failed in a row.
+    /// Number of consecutive failed setups of the load balancer.
     failed_setups: u32,
-    /// The time before which it is not created again, and the reason.
+    /// The time before which the load balancer is not created again, and the reason.
     next_setup: Option<(Instant, String)>,
 }
 
@@ -251,7 +251,8 @@ impl BalancerState {
         self.waits >= OVERDUE_READS
     }
 
-    /// Begins or continues a deletion (`true`) or a change: the reads of the other one do not count.
+    /// Begins or continues a deletion (`true`) or a change. A switch from one to the other starts the count of reads
+    /// again.
     pub(crate) fn begin(&mut self, is_deletion: bool) {
         if std::mem::replace(&mut self.is_deletion, is_deletion) != is_deletion {
             self.waits = 0;
@@ -262,8 +263,8 @@ impl BalancerState {
 
     /// Records a step of a deletion: the number of resources that it found, and the refusal to delete one of them.
     ///
-    /// The time in which AWS should finish starts again with each resource less. Otherwise each of the remaining steps would
-    /// be reported as stuck, although the cause no longer exists.
+    /// The time limit for AWS starts again whenever fewer resources are found. Otherwise each of the remaining steps
+    /// would be reported as stuck, although the cause no longer exists.
     pub(crate) fn record_deletion(&mut self, found: usize, in_use: Option<String>) {
         let has_less = self.left.is_none_or(|left| found < left);
         if has_less || (self.in_use.is_some() && in_use.is_none()) {
@@ -278,7 +279,7 @@ impl BalancerState {
         self.in_use.as_deref()
     }
 
-    /// Returns true if AWS will hardly finish without a change by a user.
+    /// Returns true if AWS is unlikely to finish without a change by a user.
     pub(crate) fn is_stuck(&self) -> bool {
         self.waits >= STUCK_READS
     }
@@ -311,19 +312,19 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Forgets everything except recent changes that reads may not return yet: the next call reads the state from AWS.
+    /// Drops everything except recent changes that reads may not return yet: the next call reads the state from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;
         self.forget_created();
     }
 
-    /// Forgets the details of created resources: the next `ensure` reads them.
+    /// Drops the details of created resources: the next `ensure` reads them.
     pub(crate) fn forget_created(&mut self) {
         self.created = None;
     }
 
-    /// Returns the resources in `created` if they have the same inputs, and forgets them: if the caller is interrupted
+    /// Removes the resources from `created` and returns them if they have the same inputs. If the caller is interrupted
     /// before [`keep_created`](Self::keep_created), the next `ensure` reads the resources from AWS.
     pub(crate) fn take_created(&mut self, spec: &LoadBalancerSpec) -> Option<ObservedStack> {
         self.created.take().filter(|created| created.spec == *spec).map(|created| created.stack)

@@ -29,8 +29,8 @@ impl BalancerStates {
 
     /// Waits until no other call works on a Service's load balancer, and returns its state.
     ///
-    /// The state that a call waits for may be removed in the meantime. The next call then waits for another one, so that
-    /// both calls would run at the same time, and what the first one records would be lost.
+    /// While a call waits, a deletion may remove the state. A later call would then lock a new state: both calls would
+    /// run concurrently, and the records of the first one would be lost.
     pub(crate) async fn lock(&self, id: &LoadBalancerId) -> LockedState {
         loop {
             let state = self.get(id).lock_owned().await;
@@ -49,7 +49,7 @@ impl BalancerStates {
         self.all().get(id).is_some_and(|current| Arc::ptr_eq(current, OwnedMutexGuard::mutex(state)))
     }
 
-    /// Forgets a Service whose load balancer is deleted.
+    /// Removes the state of a Service whose load balancer is deleted.
     pub(crate) fn remove(&self, id: &LoadBalancerId, state: LockedState) {
         self.all().remove(id);
         drop(state);

@@ -18,7 +18,7 @@ pub(crate) const MAX_WARNINGS: usize = 32;
 /// usual maximum of AWS, may have 160 KB.
 const MAX_SIZE: usize = 8 << 20;
 
-/// The annotations of a Service that has too many of them.
+/// Replaces the annotations of a Service that has too many of them.
 static NONE: BTreeMap<String, String> = BTreeMap::new();
 
 /// Forward actions of the Load Balancer Controller, followed by protocol and port.

@@ -20,8 +20,8 @@ use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 /// minutes, and long connections use it for longer.
 const REPLACE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Maximum number of rules for the clients of a Service. AWS never allows more than 1000 in a security group, each for IPv4
-/// and for IPv6.
+/// Maximum number of rules for the clients of a Service. AWS never allows more than 1000 rules for IPv4 and 1000 for
+/// IPv6 in a security group.
 const MAX_RULES: usize = 2_000;
 
 /// Maximum number of tags of a resource in AWS.

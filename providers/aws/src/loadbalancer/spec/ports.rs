@@ -9,7 +9,7 @@ use crate::loadbalancer::spec::target_group::{GroupReader, ServicePorts};
 use crate::loadbalancer::spec::{backends, user_groups};
 use crate::loadbalancer::types::{Attributes, Protocol, TargetType};
 
-/// Maximum number of host names: AWS allows few certificates of a load balancer.
+/// Maximum number of host names: AWS allows only a few certificates for each load balancer.
 const MAX_DOMAINS: usize = 100;
 
 /// The ALPN policies of listeners for TLS.

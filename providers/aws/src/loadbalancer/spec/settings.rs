@@ -172,7 +172,7 @@ pub(crate) struct Settings {
     pub foreign_tags: BTreeSet<String>,
     /// Maximum number of targets in a group.
     pub max_targets: Option<usize>,
-    /// Labels that nodes must have; as in cloud-provider-aws, an empty value means any.
+    /// Labels that nodes must have. An empty value means any, but only for a Service of cloud-provider-aws.
     pub node_labels: Vec<(String, String)>,
     /// Other clusters register targets in the target groups, too.
     pub shared_groups: bool,
