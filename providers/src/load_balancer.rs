@@ -336,8 +336,8 @@ pub trait LoadBalancers: Send + Sync {
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError>;
 
     /// Sets the targets of an existing load balancer whose Service is invalid, and changes nothing else. Called after a
-    /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of targets,
-    /// is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
+    /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of
+    /// targets, is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
     ///
     /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If some
     /// of them exist and are not in the spec, the caller repeats the call with them in `spec.others` and

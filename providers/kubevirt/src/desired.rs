@@ -178,8 +178,8 @@ fn affinity(requested: SessionAffinity) -> (String, Option<SessionAffinityConfig
     }
 }
 
-/// Returns the ports of an infrastructure Service with the node ports that an invalid tenant Service has now, which are the
-/// only ones that the tenant's kube-proxy serves.
+/// Returns the ports of an infrastructure Service with the node ports that an invalid tenant Service has now, which are
+/// the only ones that the tenant's kube-proxy serves.
 pub(crate) fn followed_ports(spec: &LoadBalancerSpec, service: &InfraService) -> Vec<InfraPort> {
     let followed = |found: &InfraPort| {
         let same = |port: &&providers::Port| port.port == found.port && port.protocol.as_str() == found.protocol;

@@ -345,7 +345,8 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         Ok(())
     }
 
-    /// Targets of a Service with a selector follow by themselves: the infrastructure cluster lists its virtual machines.
+    /// Targets of a Service with a selector follow by themselves: the infrastructure cluster lists its virtual
+    /// machines.
     async fn follow_targets(
         &self,
         spec: &LoadBalancerSpec,

@@ -15,8 +15,8 @@ use crate::snapshot::{Attributes, ListenerView};
 /// `elsewhere`), `ip-mode` (`VIP`, `Proxy`), `hostname` and `report` (`true`, `false`).
 pub const PREFIX: &str = "mock.cloud/";
 
-/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the annotation
-/// `mock.cloud/report: "true"`.
+/// Prefix of the annotations that the mock writes: `balancer`, the load balancer's name, to Services with the
+/// annotation `mock.cloud/report: "true"`.
 pub const WRITTEN_PREFIX: &str = "status.mock.cloud/";
 
 /// The class that the mock accepts in addition to Services without one.

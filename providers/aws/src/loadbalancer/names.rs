@@ -35,8 +35,8 @@ pub(crate) const STACK: &str = "service.k8s.aws/stack";
 /// The identifier of a resource within the Service's stack.
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
 
-/// The labels that the nodes of a target group must have, as `key=value` with blanks between them; only this provider writes
-/// the tag. While a Service is invalid, its new nodes are chosen by it.
+/// The labels that the nodes of a target group must have, as `key=value` with blanks between them; only this provider
+/// writes the tag. While a Service is invalid, its new nodes are chosen by it.
 pub(crate) const NODE_LABELS: &str = "kubernetes.io/target-node-labels";
 /// The value of [`NODE_LABELS`] for labels that do not fit into a tag.
 const UNKNOWN_LABELS: &str = "-";
@@ -111,7 +111,7 @@ pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String;
 /// Returns a target group's name. Two names differ if ELB could not change one group into the other; if the load
 /// balancers differ, because a group serves only one load balancer; and, for instances, if the node ports differ, so
 /// that a listener moves to the new port once the targets behind it are healthy.
-/// ///
+///
 /// Upstream's names do not depend on the load balancer, but on the protocol and interval of health checks, which ELB
 /// can change. Target groups with such names are found by the listeners that use them.
 pub(crate) fn target_group(

@@ -58,8 +58,8 @@ fn with(one: &LoadBalancerSpec, annotations: &[(&str, &str)]) -> LoadBalancerSpe
     LoadBalancerSpec { annotations: spec(1, annotations).annotations, ..one.clone() }
 }
 
-/// Whatever mistake a request has after a restart, targets follow by the settings that the load balancer has. Nothing else
-/// is changed.
+/// Whatever mistake a request has after a restart, targets follow by the settings that the load balancer has. Nothing
+/// else is changed.
 pub async fn targets_follow_an_invalid_request_after_a_restart(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;
@@ -207,8 +207,8 @@ pub async fn targets_follow_while_their_load_balancer_is_replaced(_: Space) -> R
     Ok(())
 }
 
-/// A Service without the annotation for the scheme keeps the scheme of its load balancer, and may have Elastic IPs if that
-/// is internet-facing.
+/// A Service without the annotation for the scheme keeps the scheme of its load balancer, and may have Elastic IPs if
+/// that is internet-facing.
 pub async fn elastic_addresses_fit_the_scheme_of_the_existing_load_balancer(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?, 0, 9);

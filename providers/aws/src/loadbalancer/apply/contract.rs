@@ -239,8 +239,8 @@ fn to_retryable(error: CloudError) -> CloudError {
     }
 }
 
-/// Converts a refusal by AWS to an error that callers retry. The Service can be valid although AWS refuses it: a missing
-/// certificate or tag may appear without a change of the Service.
+/// Converts a refusal by AWS to an error that callers retry. The Service can be valid although AWS refuses it: a
+/// missing certificate or tag may appear without a change of the Service.
 fn refusal_to_retryable(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },

@@ -217,7 +217,7 @@ impl Balancers {
 
     /// Returns true if a listed load balancer has the name of the one to create, and may be the Service's because its
     /// tags may not be visible yet.
-    ///     ///
+    ///
     /// A creation would return the listed load balancer instead of a new one. Names are made from uids, which two
     /// clusters share if one is a copy of the other.
     ///

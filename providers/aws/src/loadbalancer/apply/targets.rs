@@ -150,8 +150,8 @@ impl Balancers {
         Ok(caller.warnings)
     }
 
-    /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of the
-    /// user. Returns all that was observed of the load balancer.
+    /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of
+    /// the user. Returns all that was observed of the load balancer.
     ///
     /// AWS may refuse changes of a load balancer: it then lacks listeners, or has groups of another kind, which are
     /// left out.

@@ -53,8 +53,8 @@ pub(crate) fn desired(
     rules
 }
 
-/// Returns the rules that load balancers, given by the name in the descriptions of their rules and by their subnets, need in
-/// the groups of targets while their desired state is unknown.
+/// Returns the rules that load balancers, given by the name in the descriptions of their rules and by their subnets,
+/// need in the groups of targets while their desired state is unknown.
 pub(crate) fn followed(
     balancers: &[(String, Vec<Mapping>)],
     clients: &BTreeSet<IpNet>,
@@ -121,7 +121,7 @@ fn rules_of(group: &Reached, name: &str, clients: &[IpNet], subnets: &[IpNet]) -
 
 /// Returns the IP ranges of the clients of a load balancer without security groups, according to the rules in nodes'
 /// groups whose descriptions have one of its `names`. The `requested` ranges of an invalid Service may be the mistake.
-/// ///
+///
 /// If the load balancer shares all its rules with others, their descriptions have the names of the others. In this
 /// case, the result contains the `requested` ranges that a rule of any load balancer allows for one of `ports`.
 pub(crate) fn known_clients(

@@ -72,8 +72,8 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
-    /// Drops the cached security groups of instances if a call for one of them failed because the group no longer exists:
-    /// the next reader reads them again. Returns the result of that call.
+    /// Drops the cached security groups of instances if a call for one of them failed because the group no longer
+    /// exists: the next reader reads them again. Returns the result of that call.
     pub(crate) async fn forget_missing_group<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
         if result.as_ref().is_err_and(CloudError::is_not_found) {
             self.instances.lock().await.clear();

@@ -14,8 +14,8 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Maximum number of warnings about one Service.
 pub(crate) const MAX_WARNINGS: usize = 32;
 
-/// Maximum product of the bytes of a Service's annotations and its ports: annotations are read for each port. 50 ports, the
-/// usual maximum of AWS, may have 160 KB.
+/// Maximum product of the bytes of a Service's annotations and its ports: annotations are read for each port. 50 ports,
+/// the usual maximum of AWS, may have 160 KB.
 const MAX_SIZE: usize = 8 << 20;
 
 /// Replaces the annotations of a Service that has too many of them.
@@ -129,8 +129,8 @@ impl<'a> Reading<'a> {
         reading
     }
 
-    /// Refuses annotations that would take too much memory and time for a Service with this number of ports, and ignores
-    /// them: one Service must not stop the work for all others.
+    /// Refuses annotations that would take too much memory and time for a Service with this number of ports, and
+    /// ignores them: one Service must not stop the work for all others.
     pub(crate) fn check_size(&mut self, ports: usize) {
         let own = self.annotations.iter().filter(|(key, _)| key.starts_with(PREFIX) || key.starts_with(ACTIONS));
         let bytes: usize = own.map(|(key, value)| key.len() + value.len()).sum();

@@ -50,8 +50,8 @@ pub(crate) fn read(spec: &LoadBalancerSpec, policy: &Policy) -> Result<(Targetin
     Ok((targeting, Some(settings)))
 }
 
-/// Returns the settings of an invalid Service as if its mistakes were missing; `None` if another controller makes its load
-/// balancer. They are not used to create or change a load balancer.
+/// Returns the settings of an invalid Service as if its mistakes were missing; `None` if another controller makes its
+/// load balancer. They are not used to create or change a load balancer.
 pub(crate) fn read_leniently(spec: &LoadBalancerSpec, policy: &Policy) -> Option<Settings> {
     read_all(spec, policy, &mut Reading::new(spec))
 }

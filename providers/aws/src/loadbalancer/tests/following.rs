@@ -135,7 +135,8 @@ fn targets_of_another_service_follow_without_the_annotation_that_names_it() {
     }
 }
 
-/// Returns the rules that a load balancer without security groups needs in nodes' groups according to its valid request.
+/// Returns the rules that a load balancer without security groups needs in nodes' groups according to its valid
+/// request.
 fn rules_of_ensure(account: &Account, applied: &LoadBalancerSpec, targets: &Targets) -> BTreeSet<Rule> {
     let (desired, cluster) = (account.desired(applied, targets), ClusterTags::new("c", false));
     let balancer = &account.observed.balancers[0];
