@@ -62,8 +62,8 @@ pub trait Fixture: Send + Sync {
         None
     }
 
-    /// Adds labels and taints with the provider's prefixes for its Node to an instance in the cloud, or (`false`)
-    /// removes them again.
+    /// Adds labels and taints for the Node, with the provider's prefixes, to an instance in the cloud. If `more` is
+    /// false, removes them again.
     async fn change_labels_and_taints(&self, _instance: &InstanceRef, _more: bool) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("change_labels_and_taints"))
     }
@@ -112,7 +112,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("fail_change"))
     }
 
-    /// Makes the `nth` such call from now change the cloud and lose its response.
+    /// Makes the `nth` call from now, counted from 1, that changes the cloud take effect and lose its response.
     async fn lose_response(&self, _nth: u64) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("lose_response"))
     }
@@ -154,12 +154,13 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("create_foreign_load_balancer"))
     }
 
-    /// Returns true if that load balancer exists unchanged.
+    /// Returns true if the load balancer of [`create_foreign_load_balancer`](Fixture::create_foreign_load_balancer)
+    /// exists unchanged.
     async fn has_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_load_balancer"))
     }
 
-    /// Deletes that load balancer.
+    /// Deletes the load balancer of [`create_foreign_load_balancer`](Fixture::create_foreign_load_balancer).
     async fn delete_foreign_load_balancer(&self, _id: &LoadBalancerId) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delete_foreign_load_balancer"))
     }
@@ -174,12 +175,12 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("create_foreign_route"))
     }
 
-    /// Returns true if that route exists unchanged.
+    /// Returns true if the route of [`create_foreign_route`](Fixture::create_foreign_route) exists unchanged.
     async fn has_foreign_route(&self, _destination: IpNet) -> Result<bool, FixtureError> {
         Err(FixtureError::Unsupported("has_foreign_route"))
     }
 
-    /// Deletes that route.
+    /// Deletes the route of [`create_foreign_route`](Fixture::create_foreign_route).
     async fn delete_foreign_route(&self, _destination: IpNet) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delete_foreign_route"))
     }

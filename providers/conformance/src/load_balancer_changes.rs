@@ -151,7 +151,8 @@ pub(crate) async fn endpoints_are_targets(context: &Context<'_>) -> Result<(), S
     Ok(())
 }
 
-/// Returns the request with a mistake, or `None` if the suite knows no mistake.
+/// Returns the spec with a mistake: the fixture's invalid annotation, or dual stack that the provider does not support.
+/// `None` if there is neither.
 fn with_mistake(context: &Context<'_>, features: &Features, spec: &LoadBalancerSpec) -> Option<LoadBalancerSpec> {
     let mut invalid = spec.clone();
     match context.fixture.invalid_annotation() {

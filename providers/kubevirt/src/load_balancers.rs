@@ -345,8 +345,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         Ok(())
     }
 
-    /// Targets of a Service with a selector follow by themselves: the infrastructure cluster lists its virtual
-    /// machines.
+    /// Changes nothing for a Service with a selector: the infrastructure cluster keeps its targets up to date.
     async fn follow_targets(
         &self,
         spec: &LoadBalancerSpec,

@@ -17,7 +17,7 @@ pub(crate) const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 pub(crate) const WRITER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 const WRITER: &str = "kubewright-kubevirt";
 
-/// The writer of slices of Services with a selector. Upstream: endpointslice, controllerName.
+/// The writer of slices of Services with a selector. Upstream: pkg/controller/endpointslice, ControllerName.
 pub(crate) const SELECTOR_WRITER: &str = "endpointslice-controller.k8s.io";
 
 /// Maximum number of endpoints per slice that the API server accepts.

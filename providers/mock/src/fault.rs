@@ -17,7 +17,7 @@ macro_rules! operations {
             /// All operations.
             pub const ALL: &'static [Operation] = &[$(Operation::$name),*];
 
-            /// Returns its name.
+            /// Returns the operation's name.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
@@ -174,7 +174,7 @@ pub struct Fault {
     /// The first affected call, counted from 1 among the calls that match since the fault was added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// Maximum number of affected calls; 1 if `nth` is given and this is not, else unlimited.
+    /// Maximum number of affected calls. By default 1 if `nth` is given, and otherwise unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
     /// The probability that a call with matching operation, subject and number is affected, from 0 to 1; 1 by default.

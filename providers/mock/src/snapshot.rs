@@ -68,7 +68,7 @@ pub struct LoadBalancerView {
 }
 
 impl LoadBalancerView {
-    /// Returns the kind of its targets.
+    /// Returns the kind of targets.
     pub(crate) fn targeting(&self) -> Targeting {
         if self.listeners.iter().any(|listener| listener.node_port.is_some()) {
             Targeting::Nodes
@@ -83,9 +83,9 @@ impl LoadBalancerView {
 pub struct Attributes {
     /// Session affinity.
     pub session_affinity: SessionAffinity,
-    /// The nodes' policy for its traffic.
+    /// The external traffic policy of the Service.
     pub external_traffic_policy: TrafficPolicy,
-    /// The port of the nodes' health checks; `None`: the ports themselves.
+    /// The port of the nodes' health checks; `None`: the ports of the traffic.
     pub health_check_port: Option<u16>,
 }
 

@@ -1,4 +1,5 @@
-//! A mock of AWS for tests: moto, which serves EC2 and ELBv2, and a proxy in front that injects the failures of AWS.
+//! A mock of AWS for tests: moto, which serves EC2, Elastic Load Balancing, ACM and IAM, and a proxy in front that
+//! injects the failures of AWS.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

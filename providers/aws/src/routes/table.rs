@@ -94,8 +94,8 @@ fn entry(route: &types::Route) -> Entry {
     }
 }
 
-/// Returns the instance of each of the cluster's destinations; `None` if the tables differ, so that the controller sets
-/// the route in all tables again.
+/// Returns the instance that each of the cluster's destinations leads to in all tables. `None`: a table has another
+/// target or no route, so that the controller corrects the tables.
 pub(crate) fn merged(tables: &[Table]) -> BTreeMap<IpNet, Option<String>> {
     let own = tables.iter().flat_map(|table| table.entries.keys().filter(|net| table.has_own(**net)));
     own.map(|destination| (*destination, leads_to(tables, *destination))).collect()

@@ -1,4 +1,4 @@
-//! Network interfaces of load balancers: they have its security groups, and exist for a while after its deletion. A
+//! Network interfaces of a load balancer: they have its security groups, and exist for a while after its deletion. A
 //! security group of an interface, or one that a rule of another group references, cannot be deleted.
 //!
 //! Reference: Amazon EC2 API Reference, DeleteSecurityGroup (`DependencyViolation`); Amazon EC2 User Guide,

@@ -1,4 +1,5 @@
-//! The proxy in front of moto: counts calls by action, and injects the faults of tests.
+//! The proxy in front of moto: counts calls by action, injects the faults of tests, and adds behaviour of AWS that moto
+//! lacks.
 
 mod json;
 
@@ -29,7 +30,7 @@ use crate::{REGION, form, iam, xml};
 /// The header that selects the account in moto.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
-/// An endpoint of EC2 and ELBv2 for one account; it serves until it is dropped.
+/// An endpoint of AWS's services for one account; it serves until it is dropped.
 pub struct Proxy {
     address: SocketAddr,
     account: String,

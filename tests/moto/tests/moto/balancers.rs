@@ -193,7 +193,7 @@ async fn check_desired_state(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Fails every second call, starting with the first; the next test has the others.
+/// Fails every second change, starting with the first. The next test covers the other changes.
 pub async fn another_process_finishes_after_a_failed_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, (1..).step_by(2)).await
 }

@@ -1,5 +1,5 @@
-//! Targets that follow pods and nodes although the request does not describe their target groups: it is invalid and its
-//! last valid form is unknown, or AWS refuses the change to it.
+//! Targets that follow pods and nodes although the current spec of their Service does not describe their target groups:
+//! the spec is invalid and the last valid one is unknown, or AWS refuses the change to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

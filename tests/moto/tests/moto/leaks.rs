@@ -99,9 +99,9 @@ pub async fn leaked_resources_are_reported_and_deleted(_: Space) -> Result<()> {
     let _manager = bed.ccm(&[&flags[..], &["--collect-leaked-load-balancers"]].concat()).await?;
     eventually("leaked resources are deleted", || async {
         let resources = AccountResources::read(&bed.moto).await?;
-        // What is left: the Service's load balancer and target group, and target groups of other clusters.
+        // These remain: the Service's load balancer and target group, and target groups of other clusters.
         ensure!(resources.balancers.len() == 1 && resources.target_groups.len() == 3, "{resources:?}");
-        // What is left: the Service's security group and the shared one; rules for the shared one, for the Service, and
+        // These remain: the Service's security group and the shared one; rules for the shared one, for the Service, and
         // of another client.
         ensure!(resources.security_groups.len() == 2 && resources.node_rules == 3, "{resources:?}");
         Ok(())

@@ -84,7 +84,7 @@ async fn check_all_reached(moto: &Moto, when: &str) -> Result<()> {
 }
 
 /// Pods have secondary addresses of a further interface of their node, in another subnet and with another security
-/// group (an ENIConfig). The first pods come after the load balancer, and pods of the host's network are among them.
+/// group (an ENIConfig). The load balancer exists before the first pods, and some pods use the host's network.
 pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -126,7 +126,7 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
 }
 
 /// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the
-/// node. The node is excluded from load balancers, or leaves, so that it is not a target itself.
+/// node. The node is excluded from load balancers, or is deleted, so that it is not a target itself.
 pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

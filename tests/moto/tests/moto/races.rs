@@ -16,8 +16,8 @@ pub async fn shared_group_is_deleted_when_deletions_overlap(_: Space) -> Result<
     delete_overlapping(&moto, &dns(1, 30_053, &[]), &dns(2, 31_053, &[])).await
 }
 
-/// Two load balancers without security groups share a rule. The deletion of the first one revokes it: the second one
-/// was deleted in the meantime and does not get it.
+/// Two load balancers without security groups share a rule. The deletion of the first one revokes the rule instead of
+/// handing it over, because the second one was deleted in the meantime.
 pub async fn shared_rule_is_revoked_when_deletions_overlap(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let bare = [("disable-nlb-sg", "true")];

@@ -37,8 +37,8 @@ async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
     Ok(Instance { id, zone: "eu-west-1a".into(), name: "other".into(), address: String::new() })
 }
 
-/// Nodes with another security group join; ports, node ports and probes change: at each moment every registered target
-/// that was reached before is reached.
+/// Nodes with another security group join; ports, node ports and probes change. At each moment, every registered target
+/// that was reached before is still reached.
 pub async fn every_target_is_reached_without_a_gap(_: Space) -> Result<()> {
     reached_without_a_gap(&[]).await
 }

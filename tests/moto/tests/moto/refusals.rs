@@ -44,7 +44,7 @@ pub async fn groups_of_nodes_are_read_again_after_one_was_deleted(_: Space) -> R
     delete(&*balancers, &one.id).await
 }
 
-/// AWS knows an address outside of the network only in all zones.
+/// AWS accepts an address outside of the network only if the call names all zones.
 pub async fn address_outside_of_the_network_is_named_with_all_zones(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let (balancers, one) = (new_process(&moto).await?, spec(1, &[("nlb-target-type", "ip")]));

@@ -96,7 +96,7 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     bed.delete(&["own"]).await.context("of ccm, by cloud-provider-aws")?;
     bed.stop_neighbour()?;
 
-    // Security groups that ccm made are unknown to cloud-provider-aws, and leaked.
+    // cloud-provider-aws does not find the security groups that ccm created: they are leaked.
     let flags = ["--load-balancer-audit-period=1s", "--collect-leaked-load-balancers"];
     let _manager = ccm(bed, &[POLICY], &flags).await?;
     bed.delete(&["classic", "network"]).await.context("of cloud-provider-aws, by ccm")?;
