@@ -42,7 +42,7 @@ fn is_local(url: &str) -> bool {
     matches!(host.split([':', '/']).next(), Some("127.0.0.1" | "localhost"))
 }
 
-/// The classes of calls, by service and by whether they change anything: AWS throttles each class separately.
+/// The classes of calls, by service and by whether they change anything. Each class has its own rate limit and pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Ec2Read,

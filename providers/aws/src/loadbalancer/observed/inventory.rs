@@ -1,7 +1,7 @@
 //! A listing of the resources of all Services: a few paged reads, which concurrent readers share.
 //!
-//! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page, and the tags of each
-//! are read once: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
+//! ELB has no filter by tags, so all load balancers and target groups are listed, 400 on a page. The tags of each are
+//! cached for up to an hour: ARNs are never reused, so a foreign resource rarely becomes this cluster's.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,8 @@ const OWN_TAGS: Duration = Duration::from_secs(20 * 60);
 /// Maximum age of the tags of other resources.
 const FOREIGN_TAGS: Duration = Duration::from_secs(60 * 60);
 
-/// A security group of the network that has the cluster's tag, or a tag of the Load Balancer Controller.
+/// A security group of the network that has the cluster's tag, or a tag of this provider or of the Load Balancer
+/// Controller.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedGroup {
     pub id: String,
@@ -298,7 +299,8 @@ impl Listing {
             Some(_) => !of_others(users),
             None => false,
         });
-        // cloud-provider-aws makes security groups for Classic Load Balancers only.
+        // cloud-provider-aws puts no tag of a Service on security groups. Without the uid, such a tag is another
+        // client's.
         let security = self
             .security_groups
             .iter()
