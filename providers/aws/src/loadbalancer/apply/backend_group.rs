@@ -32,7 +32,7 @@ const LISTING_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     /// The group, and the time at which it was created or last listed.
     backend: Option<(String, Instant)>,
-    /// Number of consecutive responses that lacked the group although it is to be deleted.
+    /// Number of attempts to delete the group in which AWS did not find it.
     missing: Misses,
     /// Deleted groups, which a recent listing may still contain.
     deleted: BTreeSet<String>,
@@ -146,7 +146,7 @@ impl Shared {
     }
 
     /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals: a
-    /// message for each group that AWS did not allow to change.
+    /// message for each group that this process may not change, or that is full.
     pub(crate) async fn set_range_rules(
         &mut self,
         session: &Session,
@@ -427,7 +427,7 @@ pub(crate) struct RangeRules<'a> {
 pub(crate) struct Opened {
     /// Groups that got rules.
     pub changed: Vec<String>,
-    /// A message for each group that AWS did not allow to change.
+    /// A message for each group that this process may not change, or that is full.
     pub refused: Vec<String>,
 }
 
