@@ -289,7 +289,7 @@ pub struct ReadinessGate {
 #[cfg_attr(feature = "doubles", mockall::automock)]
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {
-    /// Returns its features.
+    /// Returns the features of the provider's load balancers.
     fn features(&self) -> Features;
 
     /// Returns the kind of targets that the desired state needs, without any calls.

@@ -52,7 +52,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns its name in the API.
+    /// Returns the protocol's name in the Kubernetes API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",

@@ -1,4 +1,5 @@
-//! One Service's reconcile: read what AWS has, compare, apply the plan.
+//! The state and the shared operations of the Service controller's provider: settings, listings, and the call of a
+//! step.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -142,7 +143,8 @@ impl Balancers {
         Listings { read, inventory: &self.inventory }
     }
 
-    /// Returns a listing of all resources that was started after the last change of this Service.
+    /// Returns a listing of all resources that was started after the last change of this Service, and at most `FRESH`
+    /// ago.
     pub(super) async fn recent_listing(
         &self,
         session: &Session,

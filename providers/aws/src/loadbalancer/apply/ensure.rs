@@ -42,7 +42,7 @@ struct PlanProgress {
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     exchanging: BTreeSet<u16>,
-    /// Changes to resources that were in the desired state before.
+    /// Descriptions of the applied steps, without those that change only targets.
     done: Vec<String>,
     /// The refusal of the deletion of a resource that is in use.
     in_use: Option<String>,
@@ -92,7 +92,7 @@ struct Observed {
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
     being_deleted: Vec<String>,
-    /// This process has created all resources, so that their details are known from the calls.
+    /// This process has created all resources, or will create them, so that their details are known from the calls.
     is_own_creation: bool,
 }
 
@@ -184,8 +184,8 @@ impl Balancers {
         }
     }
 
-    /// Returns the result of an `ensure` while the load balancer cannot be created yet. Former load balancers still
-    /// serve the Service.
+    /// Returns the result of an `ensure` while the load balancer cannot be created yet, or after that of a group was
+    /// created. Former load balancers still serve the Service.
     async fn wait_for_creation(
         &self,
         spec: &LoadBalancerSpec,

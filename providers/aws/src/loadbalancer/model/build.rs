@@ -33,7 +33,8 @@ pub(crate) struct StackInputs<'a> {
     pub targets: &'a Targets,
 }
 
-/// Returns the load balancer that is kept: one of the requested scheme, preferably the one with the default name.
+/// Returns the load balancer that is kept: the user's or the group's; for other Services one of the requested scheme,
+/// preferably the one with the default name.
 pub(crate) fn existing<'a>(
     settings: &Settings,
     id: &LoadBalancerId,
@@ -173,8 +174,8 @@ fn check_ports(settings: &Settings, shared: &ObservedBalancer) -> Result<(), Clo
 }
 
 /// Checks the requested addresses against the scheme of a load balancer whose Service sets none. Upstream: Load
-/// Balancer Controller, buildLoadBalancerScheme: it is then that of the existing load balancer, and internal for a new
-/// one.
+/// Balancer Controller, buildLoadBalancerScheme: the scheme is then that of the existing load balancer, and internal
+/// for a new one.
 fn check_addresses(settings: &Settings, existing: Option<&ObservedBalancer>, scheme: Scheme) -> Result<(), CloudError> {
     let misfit = misfit(scheme, &settings.allocations, &settings.private_v4).filter(|_| settings.scheme.is_none());
     let Some(Misfit { suffix, value, fix }) = misfit else { return Ok(()) };
@@ -407,7 +408,8 @@ pub(crate) fn targets(settings: &Settings, requested: &GroupSettings, ipv6: bool
     }
 }
 
-/// Returns the rules for a Service, with this description: clients may connect to the ports of the listeners.
+/// Returns the rules for the clients of a Service, with this description: they may connect to the ports of the
+/// listeners, and send ICMP for path MTU discovery if the Service requests it.
 fn front_rules(settings: &Settings, dualstack: bool, description: &str) -> BTreeSet<Rule> {
     let ranges = clients(settings, dualstack);
     let lists = settings.prefix_lists.iter().cloned().map(Source::PrefixList);

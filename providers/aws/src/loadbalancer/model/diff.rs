@@ -154,8 +154,8 @@ fn subnets(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
 }
 
 /// Returns the sets of subnets that lead to the wanted ones step by step. The subnet of a zone cannot be replaced while
-/// the load balancer is in that zone, so it leaves the zone first; and it is always in at least one zone. With a single
-/// zone the subnet cannot be replaced: there are no steps.
+/// the load balancer is in that zone, so the load balancer leaves the zone first; and it is always in at least one
+/// zone. There are no steps if only one zone is wanted, with another subnet than now.
 fn subnet_steps(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
     let old = |zone: &str| current.iter().find(|old| old.zone == zone);
     let exchanged = |one: &&Mapping| old(&one.zone).is_some_and(|old| old.subnet != one.subnet);
@@ -187,7 +187,7 @@ struct Claims {
 }
 
 /// Adds the steps for a target group to the plan; returns its name. `current` is the existing group, if there is one.
-/// Deregistrations are added to `deregistrations`, which come after everything else.
+/// Deregistrations are added to `deregistrations`, which come after the changes of listeners.
 fn target_group(
     wanted: &TargetGroup,
     current: Option<&ObservedTargetGroup>,
@@ -251,7 +251,8 @@ fn fits(wanted: &TargetGroup, group: &ObservedTargetGroup) -> bool {
     kind && port && group.ipv6 == wanted.ipv6
 }
 
-/// Returns the group with the wanted name; else the group that the listener uses, if it fits.
+/// Returns an existing group that fits: the one with the wanted name, else one that the listener sends traffic to and
+/// that was made for the same Service.
 fn find_group<'a>(
     wanted: &TargetGroup,
     current: Option<&ObservedListener>,
@@ -266,8 +267,8 @@ fn find_group<'a>(
     observed.target_group(&wanted.name).filter(fits).or(used).filter(|group| !claims.wanted.contains(&group.arn))
 }
 
-/// Returns the group with the wanted name; else a group that a listener uses, if it is the same part of the Service's
-/// stack.
+/// Returns an existing group that fits: the one with the wanted name, else one that a listener uses for the same part
+/// of the Service's stack.
 fn find_backend<'a>(
     wanted: &TargetGroup,
     listeners: &[ObservedListener],
@@ -352,7 +353,7 @@ fn certificates(balancer: &str, wanted: &Listener, current: &ObservedListener, p
         let balancer = balancer.to_owned();
         plan.steps.push(Step::AddCertificates { balancer, port: current.port, certificates: add });
     }
-    // The new default certificate may be one of the additional certificates; AWS then removes it from them.
+    // The new default certificate may also be one of the additional certificates, and may stay there.
     let default = wanted.certificates.first();
     let removed: Vec<String> = have.difference(&want).filter(|one| Some(*one) != default).cloned().collect();
     if !removed.is_empty() {
@@ -379,7 +380,7 @@ fn remove(
     let others = observed.balancers.iter().filter(|one| one.name != desired.balancer.name && !one.shared);
     let others: Vec<&ObservedBalancer> = others.collect();
     let leaves = !others.is_empty() || !observed.abandoned_listeners.is_empty();
-    // A load balancer of the user is active before the Service's targets are healthy there.
+    // A load balancer of the user, or of several Services, is active before this Service's targets are healthy there.
     if leaves && current.is_some_and(|current| current.shared) && !serves(desired, observed) {
         plan.wait(PACE);
     }

@@ -1,4 +1,5 @@
-//! Reads of the VPC, its subnets and the security groups of instances; cached for a while, because they rarely change.
+//! Reads of the VPC, its subnets, its instances and their security groups. Those of the VPC, subnets and instances are
+//! cached for a while, because they rarely change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use crate::loadbalancer::types::ObservedRule;
 use crate::session::Session;
 use crate::tags::{by_key, pairs};
 
-/// Maximum age of subnets and routes that were read.
+/// Maximum age of cached address ranges, subnets and routes.
 const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
-/// Maximum age of an instance's security groups that were read.
+/// Maximum age of an instance's cached zone and security groups.
 const MAX_INSTANCE_AGE: Duration = Duration::from_secs(60 * 60);
 /// Number of security groups on a page. Each is listed with all its rules and may be large.
 const GROUPS_ON_A_PAGE: i32 = 200;
@@ -67,13 +68,13 @@ impl Networks {
         Ok(network)
     }
 
-    /// Drops the cached subnets: the next reader reads them again.
+    /// Drops the cached network: the next reader reads it again.
     pub(crate) async fn forget(&self) {
         *self.network.lock().await = None;
     }
 
-    /// Drops the cached security groups of instances if a call for one of them failed because the group no longer
-    /// exists: the next reader reads them again. Returns the result of that call.
+    /// Drops the cached instances if a call for one of their security groups failed because the group no longer exists:
+    /// the next reader reads them again. Returns the result of that call.
     pub(crate) async fn forget_missing_group<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
         if result.as_ref().is_err_and(CloudError::is_not_found) {
             self.instances.lock().await.clear();
@@ -81,7 +82,7 @@ impl Networks {
         result
     }
 
-    /// Returns the instances with these ids. Reads all that are not cached in one call.
+    /// Returns the instances with these ids. One call reads up to 200 of those that are not cached.
     pub(crate) async fn by_id(
         &self,
         session: &Session,

@@ -201,7 +201,7 @@ impl ObservedStack {
             .retain(|group| evidence(&group.tags).is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed)));
     }
 
-    /// Returns true if a listener of any load balancer sends traffic to a target group.
+    /// Returns true if a listener of one of the load balancers sends traffic to a target group.
     pub(crate) fn is_used(&self, group: &str) -> bool {
         let mut forwards = self.balancers.iter().flat_map(|balancer| &balancer.listeners).flat_map(|one| &one.forwards);
         forwards.any(|(arn, _)| arn == group)

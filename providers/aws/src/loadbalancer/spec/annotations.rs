@@ -307,7 +307,7 @@ fn scheme(flavour: Flavour, reading: &mut Reading<'_>) -> Option<Scheme> {
     match (requested, flavour) {
         (Some(scheme), _) => Some(scheme),
         (None, Flavour::Controller) => reading.boolean("internal").map(of),
-        // In cloud-provider-aws any value except false means internal.
+        // In cloud-provider-aws any non-empty value except false means internal.
         (None, Flavour::CloudProvider) => Some(of(reading.text("internal").is_some_and(|word| word != "false"))),
     }
 }
