@@ -17,8 +17,8 @@ pub struct BuildContext {
     pub config_path: Option<PathBuf>,
     /// The content of that file; empty if none was given.
     pub config: Vec<u8>,
-    /// `--load-balancer-class`: Services of these classes belong to the provider, even if other controllers
-    /// support them.
+    /// `--load-balancer-class`: Services of these classes belong to the provider, even if other controllers support
+    /// them.
     pub load_balancer_classes: Vec<String>,
     /// `--load-balancers-without-class=false`: Services without a class belong to another controller.
     pub only_classes: bool,

@@ -120,8 +120,7 @@ pub enum Progress {
     /// The observed state is the desired state.
     Settled,
     /// The cloud has not finished: call again after this time, without counting a failure. Upstream:
-    /// cloud-provider/api,
-    /// RetryError.
+    /// cloud-provider/api, RetryError.
     After(Duration),
 }
 
@@ -365,8 +364,8 @@ pub trait LoadBalancers: Send + Sync {
         let _ = id;
     }
 
-    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. It is used before
-    /// ccm takes over from another cloud controller manager.
+    /// Returns the change that the next `ensure` with this spec makes, and changes nothing. It is used before ccm takes
+    /// over from another cloud controller manager.
     ///
     /// # Errors
     /// Any kind but `NotFound`.

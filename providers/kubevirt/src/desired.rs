@@ -140,7 +140,7 @@ impl Desired {
     }
 }
 
-/// Returns true if an annotation of the tenant's Service configures the infrastructure's load balancer.
+/// Returns true if an annotation of the tenant's Service is copied to the infrastructure's Service.
 fn is_copied(key: &str) -> bool {
     !key.starts_with(KUBECTL) && key != COPIED
 }

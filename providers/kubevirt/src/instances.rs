@@ -78,8 +78,8 @@ struct Place {
 
 type Places = BTreeMap<String, Result<Place, CloudError>>;
 
-/// Returns the addresses of an instance. If it has none, returns the addresses of the Node: the guest agent can fail to
-/// report them for a moment.
+/// Returns the addresses of an instance. If it has none, returns the internal addresses of the Node: the guest agent
+/// can fail to report them for a moment.
 fn addresses(instance: &VirtualMachineInstance, wanted: &InstanceRef) -> Vec<Address> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == DEFAULT_INTERFACE);
     let reported = interface.map(|interface| {

@@ -1,4 +1,5 @@
-//! Load balancers: a Service of the infrastructure cluster for each, and EndpointSlices if the nodes are listed.
+//! Load balancers: a Service of the infrastructure cluster for each, and EndpointSlices if the targets are nodes that
+//! the controller selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -374,7 +375,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
             for slice in self.own_slices(id).await? {
                 self.apply_slice(slices::deletion(&slice)).await?;
             }
-            // The infrastructure's controller releases the address first, by a finalizer.
+            // The infrastructure's controller may keep the Service by a finalizer until it has released the address.
             Ok(match self.holder(id).await? {
                 Holder::Own(_) => Deletion::InProgress(self.config.poll_interval),
                 Holder::None | Holder::Foreign => Deletion::Gone,

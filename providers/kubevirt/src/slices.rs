@@ -91,7 +91,7 @@ pub(crate) enum SliceChange {
 
 /// Returns the changes that turn the found slices into slices with these endpoints.
 ///
-/// The endpoints are ordered, so that the same ones are in the same slices each time.
+/// `endpoints` are in a fixed order, so that the same ones are in the same slices each time.
 pub(crate) fn changes(
     (service, ports): (&InfraService, &[InfraPort]),
     labels: &BTreeMap<String, String>,

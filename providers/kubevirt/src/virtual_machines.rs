@@ -32,9 +32,9 @@ impl Key {
 /// The result of a search.
 #[derive(Debug)]
 pub(crate) enum SearchResult<'a> {
-    /// Its virtual machine has an instance.
+    /// The node's virtual machine has an instance.
     Instance(&'a VirtualMachineInstance),
-    /// Its virtual machine exists, without an instance: it is stopped, or restarts.
+    /// The node's virtual machine exists, without an instance: it is stopped, or restarts.
     Stopped,
     /// Several virtual machines have the host name.
     Ambiguous(usize),

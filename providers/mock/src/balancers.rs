@@ -71,8 +71,8 @@ impl MockLoadBalancers {
         create.await
     }
 
-    /// Changes the observed state to the desired state; the firewall before the ports, so that no port is ever open to
-    /// all.
+    /// Changes the observed state to the desired state; the firewall before the ports, so that new ports admit only the
+    /// allowed clients.
     async fn configure(
         &self,
         id: &LoadBalancerId,

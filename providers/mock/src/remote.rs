@@ -29,7 +29,7 @@ use crate::wire::Call;
 /// Maximum time for a call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns true for a character that is not escaped when a cluster's name is sent in a path.
+/// Returns true for a character that a path can contain without an escape.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }

@@ -50,9 +50,9 @@ pub struct LoadBalancerView {
     pub phase: Phase,
     /// The load balancer itself exists, not only addresses.
     pub exists: bool,
-    /// Only reachable from inside.
+    /// It is reachable only from inside the network.
     pub internal: bool,
-    /// Its addresses, in the order in which families were requested.
+    /// Its addresses, in the order of their allocation.
     pub addresses: Vec<IpAddr>,
     /// Allowed source ranges; empty: any source.
     pub source_ranges: Vec<IpNet>,

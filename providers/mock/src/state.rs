@@ -116,6 +116,7 @@ impl State {
     }
 
     /// Returns the instance that reads return for a Node: by its provider ID, or by other attributes if it has none.
+    /// Creates a missing instance if the configuration requests that.
     pub fn find_instance(&mut self, wanted: &InstanceRef, now: Instant) -> Option<&InstanceRecord> {
         let name = self.instance_name(wanted).or_else(|| self.create_automatic(wanted, now))?;
         self.instances.get(&name).filter(|record| record.visible_at <= now)

@@ -14,7 +14,7 @@ use crate::cloud::MockCloud;
 use crate::instances::MockInstances;
 use crate::routes::MockRoutes;
 
-/// A call. The response is the `Result` that the same method of the mock returns.
+/// A call. The response is the value that the same method of the mock returns.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Call {

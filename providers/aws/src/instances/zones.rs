@@ -30,8 +30,8 @@ impl State {
 }
 
 impl Zones {
-    /// Returns the known ids of zones by the zones' names. Reads from AWS if one of the `wanted` zones is
-    /// not known: a Local Zone can be enabled at any time.
+    /// Returns the known ids of zones by the zones' names. Reads from AWS if one of the `wanted` zones is not known: a
+    /// Local Zone can be enabled at any time.
     pub(crate) async fn ids(&self, api: &Api, wanted: BTreeSet<&str>) -> Arc<HashMap<String, String>> {
         if wanted.is_empty() {
             return Arc::default();

@@ -19,8 +19,8 @@ use crate::session::Session;
 pub(super) const DELETION_TAGS: Duration = Duration::from_secs(60);
 
 impl Balancers {
-    /// Reads tags again before a deletion, unless they were just read, and drops resources that are no longer
-    /// the Service's: another controller may have taken them over since.
+    /// Reads tags again before a deletion, unless they were just read, and drops resources that are no longer the
+    /// Service's: another controller may have taken them over since.
     async fn confirm(
         &self,
         session: &Session,
