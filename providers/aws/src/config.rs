@@ -10,7 +10,7 @@ use providers::{BuildContext, ConfigError};
 pub struct Config {
     /// The region; empty: `AWS_REGION`, or else the region in the instance's metadata.
     pub region: String,
-    /// The VPC. If it is set, and also `subnet_id` or `role_arn`, the process need not run in AWS.
+    /// The VPC. If it is set, and also `cluster_id`, and `subnet_id` or `role_arn`, the process need not run in AWS.
     pub vpc: String,
     /// A subnet of the cluster, for a process that does not run in AWS.
     pub subnet_id: String,
@@ -160,7 +160,7 @@ impl Config {
         Ok((reading.config, reading.warnings))
     }
 
-    /// The endpoint of a service in a region, if the file overrides it.
+    /// Returns the endpoint of a service in a region, if the file overrides it.
     pub fn endpoint(&self, service: &str, region: &str) -> Option<&Override> {
         self.overrides.iter().find(|o| o.service.eq_ignore_ascii_case(service) && o.region == region)
     }
@@ -336,7 +336,7 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// The region of a zone: `us-east-1a` is in `us-east-1`, `us-west-2-lax-1a` in `us-west-2`.
+/// Returns the region of a zone: `us-east-1a` is in `us-east-1`, `us-west-2-lax-1a` in `us-west-2`.
 fn region_of(zone: &str) -> Option<String> {
     let parts: Vec<&str> = zone.split('-').collect();
     let at = parts.iter().position(|part| part.starts_with(|c: char| c.is_ascii_digit())).filter(|at| *at >= 2)?;

@@ -35,8 +35,8 @@ fn instance(found: &types::Instance, region: &str, families: &[Family]) -> Insta
     }
 }
 
-/// Addresses in the order of the interfaces' device indexes. Upstream: cloud-provider-aws, extractIPv4NodeAddresses and
-/// extractIPv6NodeAddresses.
+/// Returns the addresses in the order of the interfaces' device indexes. Upstream: cloud-provider-aws,
+/// extractIPv4NodeAddresses and extractIPv6NodeAddresses.
 pub(crate) fn addresses(found: &types::Instance, families: &[Family]) -> Vec<Address> {
     let mut interfaces: Vec<&InstanceNetworkInterface> = found
         .network_interfaces()

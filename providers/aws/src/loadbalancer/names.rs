@@ -74,7 +74,8 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// Returns true if a load balancer's name was made from the Service's uid, so that no other load balancer has it.
+/// Returns true if a load balancer's name was made from the Service's uid, so that no load balancer of a Service with
+/// another uid has it.
 pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     let schemes = [Scheme::Internal, Scheme::InternetFacing];
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))
@@ -243,7 +244,8 @@ pub(crate) fn node_labels_tag(labels: &[(String, String)]) -> String {
     if fits { value } else { UNKNOWN_LABELS.to_owned() }
 }
 
-/// Returns the labels that the nodes of a target group had to have when this provider last set it; `None`: unknown.
+/// Returns the labels that the nodes of a target group had to have when this provider last set its tags; `None`:
+/// unknown.
 pub(crate) fn node_labels(tags: &Tags) -> Option<Vec<(String, String)>> {
     tags.get(UID)?;
     let value = tags.get(NODE_LABELS).map(String::as_str).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::loadbalancer::types::{
 /// Pause between reads while AWS sets up a load balancer, which takes minutes, or probes a new target.
 pub(crate) const PACE: Duration = Duration::from_secs(10);
 
-/// One call that changes something. Resources that an earlier step creates are referenced by the names that this
+/// One change, usually by one call. Resources that an earlier step creates are referenced by the names that this
 /// provider chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {

@@ -86,8 +86,8 @@ impl Balancers {
         self.find_abandoned_listeners(session, id, observed).await
     }
 
-    /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`), by recent tags:
-    /// they are deleted.
+    /// Finds the Service's listeners on load balancers that it no longer uses (`abandoned_listeners`). Their tags must
+    /// be recent, because these listeners are deleted.
     pub(super) async fn find_abandoned_listeners(
         &self,
         session: &Session,

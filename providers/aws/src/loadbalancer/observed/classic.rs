@@ -180,7 +180,7 @@ fn convert(from: &elb::LoadBalancerDescription) -> Classic {
     }
 }
 
-/// The port of a health check such as `TCP:30080` or `HTTP:10256/healthz`.
+/// Returns the port of a health check such as `TCP:30080` or `HTTP:10256/healthz`.
 fn probed(target: &str) -> Option<u16> {
     let (_, rest) = target.split_once(':')?;
     rest.split('/').next()?.parse().ok()
