@@ -96,7 +96,7 @@ pub struct ListenerView {
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
-    /// The nodes' port for it; `None` if it leads to endpoints.
+    /// The node port that the listener leads to; `None` if the listener leads to endpoints.
     pub node_port: Option<u16>,
     /// Its application protocol.
     pub app_protocol: Option<String>,

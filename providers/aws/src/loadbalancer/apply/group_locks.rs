@@ -42,8 +42,8 @@ impl Created {
         now < all_visible && self.unused_reads.may_appear()
     }
 
-    /// Counts a listing without the load balancer. Returns true if this process has just created it, so that it may not
-    /// be visible yet.
+    /// Counts a listing without the load balancer. Returns true if this process has just created the load balancer, so
+    /// that it may not be visible yet.
     pub(super) fn may_have_invisible_balancer(&mut self, now: Instant) -> bool {
         self.balancer.is_some_and(|created| now < created + VISIBLE) && self.unlisted.may_appear()
     }

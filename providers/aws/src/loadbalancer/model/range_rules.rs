@@ -176,7 +176,8 @@ impl Sharer {
     }
 }
 
-/// Returns the description of a rule after its owner no longer needs it; `None` if no other load balancer may need it.
+/// Returns the description of a rule after its owner no longer needs the rule; `None` if no other load balancer may
+/// need the rule.
 fn handed_over_description(rule: &Rule, others: &[Sharer]) -> Option<String> {
     let certain = others.iter().find_map(|other| other.description(rule));
     let (kind, _) = rule.description.split_once('=')?;

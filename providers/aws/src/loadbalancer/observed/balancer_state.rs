@@ -26,7 +26,8 @@ const OVERDUE_READS: u32 = 12;
 /// deleted load balancer exist for a few minutes.
 const STUCK_READS: u32 = 60;
 
-/// Pause before a load balancer is created again after AWS could not set it up; it doubles up to [`MAX_SETUP_PAUSE`].
+/// Pause before a load balancer is created again after AWS could not set it up. The pause doubles up to
+/// [`MAX_SETUP_PAUSE`].
 const FIRST_SETUP_PAUSE: Duration = Duration::from_secs(2);
 
 /// Maximum of this pause.

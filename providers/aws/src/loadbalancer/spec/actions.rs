@@ -84,7 +84,7 @@ fn destination(group: &Value) -> Result<Destination, String> {
     }
 }
 
-/// Parses a weight. If it is missing and `optional`, it is 1, as in AWS.
+/// Parses a weight. If `optional`, a missing weight is 1, as in AWS.
 fn weight(value: &Value, optional: bool) -> Result<i32, String> {
     let number = match value {
         Value::Null if optional => Some(1),
