@@ -63,7 +63,7 @@ pub enum ConfigError {
         file: String,
         /// The setting.
         field: String,
-        /// Its value.
+        /// The value of the setting.
         value: String,
         /// The fix.
         fix: String,
@@ -73,7 +73,7 @@ pub enum ConfigError {
 /// The factory of a provider.
 #[derive(Debug, Clone, Copy)]
 pub struct Factory {
-    /// Its name in `--cloud-provider`.
+    /// The provider's name in `--cloud-provider`.
     pub name: &'static str,
     /// Builds the provider. It parses the whole configuration and makes no calls, because it also runs on standbys, and
     /// before the configuration is known to be usable.

@@ -134,11 +134,11 @@ impl TaintEffect {
 /// A taint of a Node, identified by key and effect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Taint {
-    /// Its key, with the provider's prefix.
+    /// The taint's key, with the provider's prefix.
     pub key: String,
-    /// Its effect.
+    /// The taint's effect.
     pub effect: TaintEffect,
-    /// Its value; may be empty.
+    /// The taint's value; may be empty.
     #[serde(default)]
     pub value: String,
 }
@@ -184,9 +184,9 @@ pub trait Instances: Send + Sync {
 
     /// Returns the state of each requested instance, in the order of the request, always as many as requested.
     ///
-    /// It accepts any number of instances, including zero, and makes as few calls as the cloud's batches allow. An
-    /// instance that fails its batch (an ID that the cloud cannot parse) costs the others only a few more calls. A
-    /// failure of the whole request is `Unknown` for the affected instances.
+    /// The request may contain any number of instances, including zero. The provider makes as few calls as the cloud's
+    /// batches allow. An instance that fails its batch (an ID that the cloud cannot parse) costs the others only a few
+    /// more calls. A failure of the whole request is `Unknown` for the affected instances.
     async fn describe(&self, instances: &[InstanceRef]) -> Vec<InstanceState>;
 }
 

@@ -169,24 +169,24 @@ pub enum Phase {
 /// A port that a load balancer listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Listener {
-    /// Its protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Its number.
+    /// The port number.
     pub port: u16,
 }
 
 /// A load balancer as observed in the cloud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedLoadBalancer {
-    /// Its phase.
+    /// The phase of the load balancer.
     pub phase: Phase,
     /// The `status.loadBalancer` that its addresses result in.
     pub status: LoadBalancerStatus,
-    /// Its listeners, ordered.
+    /// The listeners, ordered.
     pub listeners: Vec<Listener>,
     /// Allowed source ranges, ordered; empty: any source.
     pub source_ranges: Vec<IpNet>,
-    /// Its targets, ordered.
+    /// The targets, ordered.
     pub targets: Vec<ObservedTarget>,
 }
 
@@ -212,9 +212,9 @@ pub enum Deletion {
 /// Resources in the cloud that were created for a Service of this cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// Their owner.
+    /// The owner of the resources.
     pub id: LoadBalancerId,
-    /// Their phase.
+    /// The phase of the load balancer that the resources belong to.
     pub phase: Phase,
     /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
@@ -260,11 +260,11 @@ pub struct Forecast {
 /// The result of the cloud's health check of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointHealth {
-    /// Its address.
+    /// The endpoint's address.
     pub address: IpAddr,
-    /// Its port.
+    /// The endpoint's port.
     pub port: u16,
-    /// Its health.
+    /// The endpoint's health.
     pub health: Health,
     /// The cloud's reason; empty if it is healthy.
     pub reason: String,

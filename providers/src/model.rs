@@ -82,11 +82,11 @@ pub enum TargetPort {
 /// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Its name, unique in the Service; empty if it is the only one and has none.
+    /// The port's name, unique in the Service; empty if the port is the only one and has none.
     pub name: String,
-    /// Its protocol. A Service may have the same number for several protocols.
+    /// The port's protocol. A Service may have the same number for several protocols.
     pub protocol: Protocol,
-    /// Its application protocol, as given (`kubernetes.io/h2c`, `https`, ...).
+    /// The port's application protocol, as given (`kubernetes.io/h2c`, `https`, ...).
     pub app_protocol: Option<String>,
     /// The port for clients.
     pub port: u16,
@@ -157,9 +157,9 @@ pub enum TrafficPolicy {
 /// The parts of another Service in the same namespace to which a load balancer also sends traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherService {
-    /// Its ports, in its order; the node ports are `None` for a Service of type ClusterIP.
+    /// The Service's ports, in its order; the node ports are `None` for a Service of type ClusterIP.
     pub ports: Vec<Port>,
-    /// Its families, the first one first; never empty.
+    /// The Service's families, the first one first; never empty.
     pub ip_families: Vec<IpFamily>,
     /// Same as [`LoadBalancerSpec::health_check_node_port`], of this Service.
     pub health_check_node_port: Option<u16>,
@@ -168,7 +168,7 @@ pub struct OtherService {
 /// The desired state of a Service of type LoadBalancer: the whole input of a provider except for the targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancerSpec {
-    /// Its owner.
+    /// The owner of the load balancer.
     pub id: LoadBalancerId,
     /// `spec.loadBalancerClass`; `Some("")` is set, and not the same as `None`.
     pub class: Option<String>,
@@ -191,7 +191,7 @@ pub struct LoadBalancerSpec {
     pub external_ips: Vec<String>,
     /// The requested families, the first one first; never empty.
     pub ip_families: Vec<IpFamily>,
-    /// Its requirements for dual stack.
+    /// The Service's requirements for dual stack.
     pub ip_family_policy: IpFamilyPolicy,
     /// `spec.externalTrafficPolicy`.
     pub external_traffic_policy: TrafficPolicy,
@@ -250,7 +250,7 @@ pub enum IpMode {
 pub struct PortStatus {
     /// The Service's port.
     pub port: u16,
-    /// Its protocol.
+    /// The port's protocol.
     pub protocol: Protocol,
     /// The reason why it does not work, in CamelCase. Upstream: core/v1, PortStatus.Error.
     pub error: Option<String>,
@@ -259,9 +259,9 @@ pub struct PortStatus {
 /// An ingress point.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ingress {
-    /// Its IP address; `None` if clients use the hostname.
+    /// The IP address of the ingress point; `None` if clients use the hostname.
     pub ip: Option<IpAddr>,
-    /// Its DNS name; `None` if clients use the address.
+    /// The DNS name of the ingress point; `None` if clients use the address.
     pub hostname: Option<String>,
     /// Only with an address; `None` leaves it to the API server, which defaults to VIP.
     pub ip_mode: Option<IpMode>,

@@ -37,9 +37,9 @@ pub enum RouteTarget {
 pub struct Route {
     /// The route's name in the cloud; empty if routes have none.
     pub name: String,
-    /// Its destination.
+    /// The route's destination.
     pub destination: IpNet,
-    /// Its target.
+    /// The route's target.
     pub target: RouteTarget,
     /// The addresses that the route leads to, if routes lead to addresses: the controller replaces the route when they
     /// differ from the Node's. `None`: it leads to the instance, regardless of addresses. Upstream: cloud-provider,

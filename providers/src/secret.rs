@@ -8,9 +8,9 @@ use zeroize::Zeroizing;
 /// The name of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SecretName {
-    /// Its namespace.
+    /// The Secret's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The Secret's name.
     pub name: String,
 }
 

@@ -38,25 +38,26 @@ pub struct PodRef {
 /// One port of one endpoint of the Service, with named ports resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointTarget {
-    /// The name of the Service's port that it serves; empty if that port has none.
+    /// The name of the Service's port that the endpoint serves; empty if that port has none.
     pub port_name: String,
     /// The endpoint's address.
     pub address: IpAddr,
     /// The port's number at that address.
     pub port: u16,
-    /// The name of the Node that it is on; `None` if unknown.
+    /// The name of the Node that the endpoint is on; `None` if unknown.
     pub node: Option<String>,
     /// `spec.providerID` of that Node. The Node may be missing in [`Targets::nodes`] and still run the pod.
     pub provider_id: Option<String>,
-    /// The zone it is in.
+    /// The endpoint's zone.
     pub zone: Option<String>,
-    /// It accepts new connections.
+    /// The endpoint accepts new connections.
     pub ready: bool,
-    /// It serves requests. Unlike `ready`, this stays true while the endpoint terminates, until it stops serving.
+    /// The endpoint serves requests. Unlike `ready`, this stays true while the endpoint terminates, until it stops
+    /// serving.
     pub serving: bool,
-    /// It is terminating.
+    /// The endpoint is terminating.
     pub terminating: bool,
-    /// Its pod, if it has one.
+    /// The endpoint's pod, if it has one.
     pub pod: Option<PodRef>,
 }
 
@@ -92,9 +93,9 @@ pub enum TargetId {
     Instance(String),
     /// An endpoint.
     Endpoint {
-        /// Its address.
+        /// The endpoint's address.
         address: IpAddr,
-        /// Its port.
+        /// The endpoint's port.
         port: u16,
     },
 }
@@ -118,8 +119,8 @@ pub enum Health {
 /// A target in a cloud, listed once regardless of the number of ports that it serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedTarget {
-    /// Its identity.
+    /// The target's identity.
     pub target: TargetId,
-    /// Its state; the worst over its ports.
+    /// The target's health; the worst over its ports.
     pub health: Health,
 }

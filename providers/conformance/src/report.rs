@@ -18,7 +18,7 @@ pub enum Outcome {
 pub struct CaseResult {
     /// The case.
     pub name: &'static str,
-    /// Its result.
+    /// The result of the case.
     pub outcome: Outcome,
 }
 

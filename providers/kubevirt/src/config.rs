@@ -80,7 +80,7 @@ impl Default for LoadBalancerConfig {
 pub struct SettingError {
     /// The setting; empty if the file cannot be parsed.
     pub field: String,
-    /// Its value.
+    /// The value of the setting.
     pub value: String,
     /// The fix, or the parser's message.
     pub fix: String,

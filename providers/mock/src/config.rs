@@ -89,7 +89,7 @@ pub struct Quotas {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstanceConfig {
-    /// Its name, which is also its Node's.
+    /// The instance's name, which is also its Node's.
     pub name: String,
     /// `mock://<region>/<name>` by default. Another cloud's scheme is allowed, for Nodes with a foreign ID.
     pub provider_id: Option<String>,
@@ -107,7 +107,7 @@ pub struct InstanceConfig {
     pub labels: BTreeMap<String, String>,
     /// Taints of its Node; their keys begin with `node.mock.cloud/`.
     pub taints: Vec<Taint>,
-    /// It exists but does not run.
+    /// The instance exists but does not run.
     pub stopped: bool,
     /// Time until reads return it, in milliseconds.
     pub visible_after_millis: u64,

@@ -32,9 +32,9 @@ pub struct Snapshot {
 /// An instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceView {
-    /// It runs.
+    /// The instance runs.
     pub running: bool,
-    /// Reads return it.
+    /// Reads return the instance.
     pub visible: bool,
     /// The description that reads return.
     #[serde(flatten)]
@@ -44,15 +44,15 @@ pub struct InstanceView {
 /// A load balancer with its addresses, or its existing parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancerView {
-    /// Its owner.
+    /// The owner of the load balancer.
     pub id: LoadBalancerId,
-    /// Its phase.
+    /// The phase of the load balancer.
     pub phase: Phase,
     /// The load balancer itself exists, not only addresses.
     pub exists: bool,
-    /// It is reachable only from inside the network.
+    /// The load balancer is reachable only from inside the network.
     pub internal: bool,
-    /// Its addresses, in the order of their allocation.
+    /// The addresses of the load balancer, in the order of their allocation.
     pub addresses: Vec<IpAddr>,
     /// Allowed source ranges; empty: any source.
     pub source_ranges: Vec<IpNet>,
@@ -92,22 +92,22 @@ pub struct Attributes {
 /// A listener.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListenerView {
-    /// Its protocol.
+    /// The listener's protocol.
     pub protocol: Protocol,
-    /// Its number.
+    /// The listener's port number.
     pub port: u16,
     /// The node port that the listener leads to; `None` if the listener leads to endpoints.
     pub node_port: Option<u16>,
-    /// Its application protocol.
+    /// The listener's application protocol.
     pub app_protocol: Option<String>,
 }
 
 /// A route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// Its destination.
+    /// The route's destination.
     pub destination: IpNet,
-    /// Its target; `None` for a foreign route.
+    /// The route's target; `None` for a foreign route.
     pub target: Option<RouteTarget>,
 }
 

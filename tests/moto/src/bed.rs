@@ -30,13 +30,13 @@ pub struct Network {
 /// An EC2 instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// Its id.
+    /// The instance's id.
     pub id: String,
-    /// Its zone.
+    /// The instance's zone.
     pub zone: String,
-    /// Its private DNS name, which is its Node's name.
+    /// The instance's private DNS name, which is its Node's name.
     pub name: String,
-    /// Its private address.
+    /// The instance's private address.
     pub address: String,
 }
 

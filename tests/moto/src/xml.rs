@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 /// An element without its attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Element {
-    /// Its name.
+    /// The element's name.
     pub name: String,
     /// The text in the element, without the text of its children.
     pub text: String,
