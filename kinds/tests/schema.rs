@@ -53,14 +53,16 @@ fn mistakes(read: impl Fn(&str) -> String) -> Vec<String> {
 }
 
 #[test]
-fn field_numbers_are_upstreams() {
+fn field_numbers_are_those_of_upstream() {
     match folders() {
         Ok(folders) => {
             let mistakes = mistakes(|file| read(&folders, file));
             assert!(mistakes.is_empty(), "{mistakes:#?}");
         }
         // Written directly, because a test's output is shown only if it fails.
-        Err(why) => writeln!(std::io::stderr(), "field_numbers_are_upstreams: skipped: {why}").expect("stderr is open"),
+        Err(why) => {
+            writeln!(std::io::stderr(), "field_numbers_are_those_of_upstream: skipped: {why}").expect("stderr is open")
+        }
     }
 }
 
@@ -77,7 +79,7 @@ fn nested(proto: &str, message: &str) -> BTreeMap<u32, String> {
 }
 
 #[test]
-fn messages_inside_a_pod_spec_are_upstreams() {
+fn messages_inside_a_pod_spec_are_those_of_upstream() {
     let Ok(folders) = folders() else { return };
     for message in pod_schema::MESSAGES {
         let listed: BTreeMap<u32, String> =

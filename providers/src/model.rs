@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_name_equals_upstreams() {
+    fn default_name_equals_that_of_upstream() {
         let id = LoadBalancerId {
             cluster: "c".into(),
             namespace: "n".into(),

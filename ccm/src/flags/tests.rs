@@ -16,7 +16,7 @@ fn read(line: &str) -> Result<Options, Vec<String>> {
 }
 
 #[test]
-fn defaults_are_upstreams() {
+fn defaults_are_those_of_upstream() {
     let options = read("--cloud-provider=mock").expect("refused");
     assert_eq!(options.secure_port, 10258);
     assert_eq!(options.leader_elect.resource_name, "cloud-controller-manager");
@@ -120,7 +120,7 @@ fn entries(help: &str) -> BTreeMap<String, String> {
 
 /// Runs only if `UPSTREAM_CLOUD_MANAGER` names upstream's sample cloud-controller-manager 1.37.
 #[test]
-fn flags_types_and_gates_equal_upstreams() {
+fn flags_types_and_gates_equal_those_of_upstream() {
     let Some(upstream) = std::env::var_os("UPSTREAM_CLOUD_MANAGER") else {
         return;
     };

@@ -49,7 +49,7 @@ pub(crate) fn belongs_to(meta: &Meta, id: &LoadBalancerId) -> bool {
 pub(crate) fn owner(meta: &Meta) -> Option<LoadBalancerId> {
     let label = |key: &str| meta.labels.get(key).cloned();
     let uid = label(UID_LABEL);
-    if uid.is_none() && !is_upstreams_name(&meta.name) {
+    if uid.is_none() && !is_name_of_upstream(&meta.name) {
         return None;
     }
     Some(LoadBalancerId {
@@ -60,7 +60,7 @@ pub(crate) fn owner(meta: &Meta) -> Option<LoadBalancerId> {
     })
 }
 
-fn is_upstreams_name(name: &str) -> bool {
+fn is_name_of_upstream(name: &str) -> bool {
     let hexadecimal = |c: char| c.is_ascii_hexdigit();
     name.len() == NAME_LENGTH && name.strip_prefix('a').is_some_and(|uid| uid.chars().all(hexadecimal))
 }

@@ -187,7 +187,7 @@ fn budget_is_per_object_and_type_and_refills_every_five_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn event_bodies_equal_upstreams() {
+async fn event_bodies_equal_those_of_upstream() {
     let sink = MemorySink::failing([]);
     let (recorder, sender) = Recorder::with_clock("test-controller", sink.clone(), ticking(Duration::from_secs(1)));
     let node = ObjectReference { namespace: "".into(), uid: "".into(), resource_version: "".into(), ..pod("n1") };

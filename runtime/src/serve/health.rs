@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn health_pages_equal_upstreams() {
+    fn health_pages_equal_those_of_upstream() {
         let health = |checks| Health::new(checks, Vec::new());
         for (checks, query_text, healthy, text) in [
             (vec![], "", true, "ok"),

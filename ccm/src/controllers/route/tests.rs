@@ -374,7 +374,7 @@ async fn failed_list_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outcome_of_a_pass_is_upstreams() {
+async fn outcome_of_a_pass_is_that_of_upstream() {
     let (_, cloud, table) = fake(&["a", "b"]);
     cloud.add_fault(Fault::always(Pattern::One(Operation::SetRoute), Effect::Denied)).expect("a fault");
     assert_eq!(table.run().await.1, "noop", "no route was created");

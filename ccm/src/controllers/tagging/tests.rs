@@ -29,7 +29,7 @@ fn pending() -> Pending {
 }
 
 #[test]
-fn checksum_equals_upstreams() {
+fn checksum_equals_that_of_upstream() {
     let tags = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };

@@ -34,7 +34,7 @@ fn refusals(line: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn defaults_are_upstreams() {
+fn defaults_are_those_of_upstream() {
     let options = options(&[]);
     let seconds = Duration::from_secs;
     assert_eq!(options.kube_api_qps, 20.0);

@@ -317,7 +317,7 @@ mod tests {
     const TABLE: &str = include_str!("schedule_table.tsv");
 
     #[test]
-    fn due_times_equal_upstreams() {
+    fn due_times_equal_those_of_upstream() {
         let mut seen = 0;
         for line in TABLE.lines().filter_map(|line| line.strip_prefix("next\t")) {
             let parts: Vec<&str> = line.split('\t').collect();

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn help_texts_are_upstreams() {
+    fn help_texts_are_those_of_upstream() {
         let job = with(a_job(1, Some(1)), |job| job.completion_mode = CompletionMode::Indexed);
         let text = encoded(|tally| {
             tally.synced(&job, SyncAction::Tracking, true, Duration::ZERO);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels_are_upstreams() {
+    fn names_and_labels_are_those_of_upstream() {
         let job = a_job(1, None);
         let text = encoded(|tally| {
             tally.synced(&job, SyncAction::Created, true, Duration::from_millis(5));

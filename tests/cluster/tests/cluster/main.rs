@@ -217,7 +217,7 @@ fn main() -> std::process::ExitCode {
             controllers_with_gates_finish_after_a_fault_at_any_write, migration_finishes_after_a_fault_at_any_write,
         },
         api::storage_versions::{entries_of_stopped_api_servers_are_removed},
-        api::policy_types::{warnings_equal_upstreams, each_failed_write_is_repeated},
+        api::policy_types::{warnings_equal_those_of_upstream, each_failed_write_is_repeated},
         api::storage_migrations::{
             stored_version_of_a_custom_resource_is_migrated_across_a_crash,
             secrets_are_encrypted_with_a_new_key_across_a_crash, migration_that_cannot_succeed_fails_with_its_reason,
@@ -326,7 +326,7 @@ fn main() -> std::process::ExitCode {
         upstream::cluster_handover::{cluster_continues_under_the_other_manager},
         devices::resource_claims::{claims_are_kept_by_the_other_manager},
         devices::taint_eviction::{evictions_continue_under_the_other_manager},
-        upstream::differential::{final_state_equals_upstreams},
+        upstream::differential::{final_state_equals_that_of_upstream},
         gates::native_histograms::{histograms_are_served_as_in_upstream},
         process::metric_flags::{metrics_are_restricted_as_in_upstream},
         nodes::failure::{

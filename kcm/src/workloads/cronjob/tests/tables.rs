@@ -92,7 +92,7 @@ fn wait_ends_shortly_after_the_next_run() {
 }
 
 #[test]
-fn names_and_times_equal_upstreams() {
+fn names_and_times_equal_those_of_upstream() {
     let cron_job = cron_job("* * * * *", "2024-01-01T00:00:00Z", None, None);
     assert_eq!(job_name(&cron_job.meta, at("2024-01-01T03:04:00Z")), "nightly-28401304");
     let berlin = zone("Europe/Berlin").expect("a zone");

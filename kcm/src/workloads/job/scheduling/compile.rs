@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_upstreams() {
+    fn names_are_those_of_upstream() {
         assert_eq!(workload_name("my-job", "uid-123"), "my-job-795ddf89fd");
         assert_eq!(group_name("my-workload", "my-template"), "my-workload-my-template-67bd6bbcc4");
         let long = "x".repeat(253);

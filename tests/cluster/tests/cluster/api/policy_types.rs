@@ -256,7 +256,7 @@ pub async fn checked_by_both<R, F: Future<Output = Result<R>>>(
 }
 
 /// Our manager writes the same statuses as upstream's, with the same field owner.
-pub async fn warnings_equal_upstreams(_: Space) -> Result<()> {
+pub async fn warnings_equal_those_of_upstream(_: Space) -> Result<()> {
     let space = separate_space().await?;
     let cluster = &space.bed.cluster;
     space.define(widgets()).await?;

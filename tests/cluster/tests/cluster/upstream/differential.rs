@@ -245,7 +245,7 @@ async fn play_all(bed: &std::sync::Arc<Bed>, ours: bool) -> Result<BTreeMap<&'st
 }
 
 /// Upstream's manager watches all namespaces, so this needs a separate control plane.
-pub async fn final_state_equals_upstreams(_: Space) -> Result<()> {
+pub async fn final_state_equals_that_of_upstream(_: Space) -> Result<()> {
     let bed = Bed::start().await?;
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     let upstream = play_all(&bed, false).await.context("upstream")?;
