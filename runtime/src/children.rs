@@ -26,7 +26,7 @@ pub fn enqueue(queue: &Queue<ObjectKey>, key: ObjectKey, urgency: Urgency) {
     }
 }
 
-/// Returns the key of the object of kind `K` that manages a child.
+/// Returns the key of a child's controller, if the controller is of kind `K`.
 pub fn owner_of<K: Kind>(child: &Meta) -> Option<ObjectKey> {
     let controller = child.controller().filter(|controller| &*controller.kind == K::RESOURCE.kind)?;
     Some(ObjectKey { namespace: child.namespace.clone(), name: controller.name.clone() })
@@ -53,8 +53,8 @@ pub fn adoptable<'a, C: Kind>(change: &Change<'a, C>) -> Option<&'a Meta> {
     (is_relevant && new.controller().is_none() && !new.is_deleting()).then_some(new)
 }
 
-/// Returns true if a selector selects a child. An empty selector selects nothing here, unlike in queries. Upstream:
-/// client-go, listers.
+/// Returns true if a selector selects a child. An empty selector selects nothing here, unlike in a list
+/// request. Upstream: client-go, listers.
 pub fn selects(selector: &Selector, child: &Meta) -> bool {
     !selector.is_everything() && selector.matches(&child.labels)
 }

@@ -1,11 +1,11 @@
-//! Read your own writes: a key is reconciled again only when the cache contains its previous writes.
+//! Read-your-writes consistency: a key is reconciled again only when the cache contains its previous writes.
 //!
-//! Every write returns the resourceVersion that it created. A key waits until the cache of that kind has reached it,
-//! and is requeued automatically. Deletions differ, because their response does not contain the version of the removal:
-//! a deletion has reached the cache when that very object, by uid, is missing in it or terminating. Nothing is counted,
-//! so nothing can be miscounted. A version that never arrives, because the server's storage was restored, is waited for
-//! for some minutes at most. Upstream: pkg/controller, UIDTrackingControllerExpectations;
-//! pkg/controller/util/consistency.
+//! Every write returns the resourceVersion that it created. A key waits until the cache of the written kind has reached
+//! that version, and is requeued automatically. Deletions differ, because their response does not contain the version
+//! of the removal: a deletion has reached the cache when the object with that uid is missing in it or terminating. No
+//! creations or deletions are counted, so that no count can be wrong. A version may never arrive, because the server's
+//! storage was restored: a key waits for it for some minutes at most. Upstream: pkg/controller,
+//! UIDTrackingControllerExpectations; pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ struct Written {
     /// Group and plural name.
     kind: (&'static str, &'static str),
     version: WriteVersion,
-    /// A requeue of the key at this version is registered, unless more callbacks than these ran early
-    /// ([`Progress::early_wakes`]).
+    /// The value of [`Progress::early_wakes`] when a requeue of the key at this version was registered. At another value,
+    /// that requeue may have run early, and the key registers again.
     awaited: Option<u64>,
 }
 
@@ -241,7 +241,7 @@ impl Consistency {
     }
 }
 
-/// Removes the writes of a kind that its cache contains, and the keys that have no more writes.
+/// Removes the writes of a kind that its cache contains, and the keys without outstanding writes and deletions.
 fn sweep(keys: &mut HashMap<ObjectKey, Expected>, kind: (&str, &str), progress: &Progress) {
     keys.retain(|_, expected| {
         expected.written.retain(|written| written.kind != kind || !progress.contains(&written.version));
@@ -412,7 +412,7 @@ mod tests {
         assert!(futures::poll!(&mut reached).is_ready(), "waits end, too");
     }
 
-    /// The API server was restored from a backup, and this process has written before its watch has noticed that.
+    /// The API server was restored from a backup, and this process writes before its watch has failed and relisted.
     #[tokio::test(start_paused = true)]
     async fn write_to_a_restored_server_is_awaited_although_its_version_was_reached_before() {
         let (consistency, progress) = (Consistency::default(), Progress::default());

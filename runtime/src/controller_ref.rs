@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::write::{WriteError, Writer};
 
-/// The decision about one child.
+/// The decision about one child. A child *matches* if the selector of the owner selects it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
     /// The child has the owner's reference and matches.
@@ -22,7 +22,7 @@ pub enum Claim {
     Adopt,
 }
 
-/// Decides about one child.
+/// Decides about one child. `matches`: the selector of `owner` selects it.
 pub fn claim(owner: &Meta, child: &Meta, matches: bool) -> Claim {
     match child.controller() {
         Some(controller) if controller.uid != owner.uid => Claim::Ignore,

@@ -1,4 +1,4 @@
-//! Delays of status writes, so that changes that follow shortly are written together.
+//! Delays of status writes, so that changes in quick succession are written together.
 //!
 //! While pods are replaced, the counts in a status change constantly, and most values are short-lived. Which
 //! change may wait, and for how long, is the controller's decision.

@@ -27,7 +27,7 @@ pub(crate) struct FairList<T> {
     entries: BTreeMap<Turn, T>,
     /// The first entry of each namespace, by its round, then by the order of arrival.
     heads: BTreeMap<(u64, u64), NamespaceHash>,
-    /// The round of each namespace's first entry, or of its last entry if none waits.
+    /// The round of each namespace's first entry; without entries, the round of the last one that left the list.
     rounds: HashMap<NamespaceHash, u64>,
     hasher: RandomState,
     /// The latest round of an entry that left the list.
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Namespaces as the list identifies them.
+    /// Returns the hash by which the list identifies a namespace.
     fn hash_of(list: &FairList<&'static str>, namespace: &str) -> NamespaceHash {
         list.hasher.hash_one(namespace)
     }

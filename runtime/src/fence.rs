@@ -1,4 +1,4 @@
-//! The fence: whether this process may write as the leader, decided only by its own monotonic clock.
+//! The fence: the check at every write that this process still leads, by the process's own monotonic clock.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,7 +19,7 @@ pub struct Stale {
     pub allowed: Duration,
 }
 
-/// A check before every write. It is open only while the lease has certainly not expired.
+/// The check before every write. The fence is open only while the lease has certainly not expired.
 ///
 /// The lease lasts from the moment at which the last successful request *began*. A candidate waits at least as long,
 /// from the later moment at which it observed that renewal. So two fences are never open at the same time. The clock is

@@ -166,7 +166,7 @@ impl Handover {
         self.lock().remove(key);
     }
 
-    /// Changes an owner's entry; a new object of the same name starts with an empty one.
+    /// Changes an owner's entry; a new object with the same name starts with an empty one.
     fn update<T>(&self, owner: &Meta, change: impl FnOnce(&mut Check) -> T) -> T {
         let mut checks = self.lock();
         let check = checks.entry(owner.key()).or_default();
@@ -328,7 +328,7 @@ mod tests {
             handover.require(&owner);
             assert!(handover.is_due(&owner), "a response was lost after the comparison");
             let successor = Meta { uid: Uid::parse("successor"), ..owner.clone() };
-            assert_eq!(handover.is_due(&successor), is_former, "another object of the same name");
+            assert_eq!(handover.is_due(&successor), is_former, "another object with the same name");
             handover.forget(&owner.key());
             assert_eq!(handover.is_due(&owner), is_former);
         }

@@ -1,4 +1,4 @@
-//! The text of an error.
+//! Texts of errors with their causes.
 
 /// Returns the text of an error and of its causes. A cause whose text is already contained is left out.
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
@@ -15,7 +15,7 @@ pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Returns the message of a client error without its wrapping.
+/// Returns the text of a client error and its causes, without the prefix that `kube` adds.
 pub(super) fn problem(error: kube::Error) -> String {
     match error {
         kube::Error::Service(cause) => with_causes(&*cause),

@@ -17,7 +17,7 @@ pub struct Clients {
     pub bearer: kube::Client,
     /// The namespace of the kubeconfig's context or of the pod; `default` if neither names one.
     pub default_namespace: String,
-    /// Metrics of all requests of both pools.
+    /// Metrics of all requests of both [pools](super::Pool).
     pub metrics: RestClient,
     pub(super) host: Arc<str>,
     pub(super) write_timeout: Duration,

@@ -13,7 +13,7 @@ pub enum ConnectError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The kubeconfig is not a kubeconfig.
+    /// The file is not a kubeconfig.
     #[error("kubeconfig {file:?} is malformed: {problem}; correct the file")]
     ParseKubeconfig {
         /// The file.
@@ -31,7 +31,7 @@ pub enum ConnectError {
         /// The fix.
         fix: &'static str,
     },
-    /// Neither flag is set and the process does not run in a pod.
+    /// Neither `--kubeconfig` nor `--master` is set, and the process does not run in a pod.
     #[error(
         "neither --kubeconfig nor --master is set and there is no in-cluster configuration: {0}; \
          set --kubeconfig=FILE, or run in a pod with a service account"

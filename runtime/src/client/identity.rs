@@ -114,7 +114,7 @@ pub enum TokenError {
 }
 
 impl ServiceAccountToken {
-    /// Returns the token of `kube-system/<name>`; it is requested with `own` on first use.
+    /// Returns the token of `kube-system/<name>`, which the client `own` requests on first use.
     #[must_use]
     pub fn new(own: kube::Client, name: &str) -> Self {
         Self(Arc::new(Account {
@@ -320,7 +320,7 @@ impl Account {
     }
 }
 
-/// Returns the remaining lifetime of a token that expires at `expires`.
+/// Returns the remaining lifetime of a token that expires at `expires`, at least [`MIN_LIFETIME`].
 fn lifetime(expires: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(expires.duration_since(now)).unwrap_or_default().max(MIN_LIFETIME)
 }

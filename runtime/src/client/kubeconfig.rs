@@ -20,9 +20,9 @@ use super::proxy::Proxy;
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) config: kube::Config,
-    /// The certificate authorities that sign the server's certificate; `None` if they are inline.
+    /// The file of the certificate authorities that sign the server's certificate; `None` if they are inline.
     pub(super) ca_file: Option<PathBuf>,
-    /// The bearer token of the process's own identity.
+    /// The file of the bearer token of the process's own identity.
     pub(super) token_file: Option<PathBuf>,
     /// The exec plugin that returns the credentials. It is not part of `config`.
     pub(super) plugin: Option<Arc<Plugin>>,
@@ -60,8 +60,8 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     Ok(without_credentials_unless_https(source))
 }
 
-/// Returns the PEM text of the server's authorities if the kubeconfig holds it inline. An authority in a file of its
-/// own is not returned. Upstream: client-go/rest, Config, CAData.
+/// Returns the PEM text of the server's certificate authorities if the kubeconfig contains it inline; `None` if the
+/// kubeconfig names a file instead. Upstream: client-go/rest, Config, CAData.
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or the text is not base64.

@@ -29,7 +29,7 @@ pub(super) struct Accepted(Arc<State>);
 #[derive(Default)]
 struct State {
     accepted: AtomicBool,
-    /// The capture of the HTTP/1.1 client, which reports the connection that it picks.
+    /// Reports the connection that the HTTP/1.1 client picks.
     captured: Mutex<Option<CaptureConnection>>,
 }
 

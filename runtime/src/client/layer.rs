@@ -27,7 +27,7 @@ pub enum Pool {
     Bearer,
 }
 
-/// The layers below the hook. If it is dropped unused, the request never leaves the process.
+/// The layers below the hook. If this value is dropped without [`Next::send`], the request never leaves the process.
 pub struct Next(Box<dyn FnOnce(Request<Body>) -> Exchange + Send>);
 
 impl Next {

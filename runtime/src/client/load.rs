@@ -23,7 +23,7 @@ pub(super) struct Loaded {
     pub(super) bearer: Arc<Connections>,
     /// The token file of the process's own identity, if it has one.
     pub(super) token: Option<Arc<TokenFile>>,
-    /// The other credentials of the process's own identity.
+    /// The credentials of the process's own identity, unless they are a token file.
     pub(super) credentials: Option<Credentials>,
     /// Notified when the exec plugin, if there is one, has returned new credentials.
     pub(super) renewed: Arc<Notify>,

@@ -4,8 +4,8 @@
 //! certificate if it has one. `bearer` has no certificate, because the server prefers a certificate to a token.
 //! Watches, short requests and the Lease share no connection (`lane`), and each lane opens as many connections as the
 //! server's stream limit requires (`streams`). [`Clients::send`] sends one request under an [`Identity`] and
-//! distinguishes requests that were certainly not sent from requests that may have been executed. No write is ever sent
-//! twice.
+//! distinguishes requests that were certainly not sent from requests that may have been executed. A write is sent again
+//! only after a 401, which means that the server did not execute it.
 
 mod authorized;
 mod bearer;

@@ -55,8 +55,9 @@ pub struct ConnectOptions {
     pub write_timeout: Duration,
     /// Interval at which the files of certificates and tokens are checked for changes. Default 30 s.
     pub reload_interval: Duration,
-    /// The runtime that drives the connections of [`Clients::control`](super::Clients::control), so that they work
-    /// while controllers occupy all of their threads. Default: the runtime that connects.
+    /// The runtime that drives the connections of [`Clients::control`](super::Clients::control), so that the
+    /// Lease is renewed while controllers occupy all threads of theirs. Default: the runtime that calls
+    /// [`connect`](super::connect).
     pub control_runtime: Option<Handle>,
 }
 

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::exec::{Issued, MAX_RUN_TIME, Plugin};
 use crate::lock::lock;
 
-/// Fraction of the lifetime that is left when credentials are renewed, or [`MAX_RENEW_BEFORE`] if that is less.
+/// Fraction of the lifetime that is left when credentials are renewed; at most [`MAX_RENEW_BEFORE`] is left.
 const RENEW_FRACTION: f64 = 0.2;
 /// Maximum time between a renewal and the expiry of the credentials.
 const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);

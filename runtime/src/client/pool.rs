@@ -1,4 +1,4 @@
-//! Connections to the server by lane: HTTP/2 over rustls, many requests per connection, no request sent twice.
+//! Connections to the server by lane: HTTP/2 over rustls, with many requests per connection.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -75,7 +75,7 @@ pub(super) struct Runtimes {
     pub(super) work: Handle,
 }
 
-/// The parts of a connection's TLS configuration, with the files that they come from.
+/// The inputs of a pool's connections: runtimes, TLS configuration with its files, exec plugin, and proxy.
 struct Credentials {
     runtimes: Runtimes,
     config: kube::Config,

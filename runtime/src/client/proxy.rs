@@ -49,7 +49,7 @@ impl ProxyEnvironment {
     }
 }
 
-/// Formats only which variables are set, because they may contain a password.
+/// Formats `NO_PROXY`. Formats the other variables only as set or not set, because they may contain a password.
 impl fmt::Debug for ProxyEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyEnvironment")
@@ -144,7 +144,7 @@ impl Proxy {
     }
 }
 
-/// Returns true if a server is reached without the environment's proxy (httpproxy, useProxy).
+/// Returns true if a server is reached without the environment's proxy. Upstream: x/net/http/httpproxy, useProxy.
 fn is_direct(host: &str, port: u16, except: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let address: Option<IpAddr> = host.parse().ok();

@@ -19,7 +19,7 @@ const DEFAULT_BURST: u32 = 10;
 ///
 /// Namespaces that wait receive tokens in turn: a thousand requests for one namespace delay a request for another one
 /// by one token. Within a namespace callers are served in the order of their calls. A caller that is dropped before it
-/// is served returns its token, less the tokens reserved after it.
+/// is served returns its token, unless a later caller has reserved one.
 ///
 /// Follows client-go `rest.RESTClientForConfigAndClient` for the defaults and
 /// `util/flowcontrol.NewTokenBucketRateLimiter` over `golang.org/x/time/rate` for the times at which tokens are handed

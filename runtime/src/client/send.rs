@@ -89,8 +89,8 @@ impl Clients {
     /// A successful response is read whole: at most `max_bytes` bytes, a write (any method but GET and HEAD) within
     /// [`write_timeout`](super::ConnectOptions::write_timeout), a read within 65 s. The caller reads the body of an
     /// error (`refusal`): an error is reported as an error even if its body never ends. If the server responds to a
-    /// service account with 401, the request is sent again with a new token: a 401 means that nothing was done. No
-    /// other request is ever repeated.
+    /// service account with 401, the request is sent again with a new token: a 401 means that it was not executed.
+    /// No other request is ever repeated.
     ///
     /// # Errors
     /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::TooLong`] when a

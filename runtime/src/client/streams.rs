@@ -1,9 +1,9 @@
 //! HTTP/2 connections to one server, as many as its stream limit requires.
 //!
 //! A server states how many streams it allows per connection (SETTINGS_MAX_CONCURRENT_STREAMS; kube-apiserver: 100). A
-//! request beyond that would wait in this process until another one ends, which for watches takes minutes. Therefore
-//! each connection counts its open streams, and a request that finds no free slot opens another connection, as Go's
-//! transport does. Surplus connections are closed when they are idle. Servers without HTTP/2 get HTTP/1.1.
+//! request beyond that limit would wait in this process until another request ends, which for watches takes minutes.
+//! Therefore each connection counts its open streams, and a request that finds no free slot opens another connection,
+//! as Go's transport does. Surplus connections are closed when they are idle. Servers without HTTP/2 get HTTP/1.1.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,12 +44,13 @@ const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 1 << 30;
 /// Maximum number of idle HTTP/1.1 connections that are kept, for servers without HTTP/2.
 const IDLE_CONNECTIONS: usize = 25;
-/// Maximum time until a new connection's server has stated its limit, which it sends first.
+/// Maximum time from the HTTP/2 handshake until the server has sent its stream limit.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause between two checks of a limit that has not been stated yet.
 const SETTINGS_POLL: Duration = Duration::from_millis(1);
 /// Time after which a request no longer waits for a connection that is being opened, but opens another one. One of
-/// several servers behind an address may accept connections and never respond; the Lease allows only seconds.
+/// several servers behind an address may accept connections and never respond, and the Lease has to be renewed within
+/// seconds.
 const DIAL_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of connections that are tried for one request, if each of them closes before it accepts the request.
 const ATTEMPTS: usize = 4;

@@ -77,7 +77,7 @@ pub struct ObjectQuery {
 }
 
 impl ObjectQuery {
-    /// Parses a query; `None` without `kind` and `name`.
+    /// Parses the names and values of a URL's query; `None` if `kind` or `name` is missing or empty.
     #[must_use]
     pub fn read(pairs: &[(String, String)]) -> Option<Self> {
         let value = |wanted: &str| {
@@ -89,7 +89,7 @@ impl ObjectQuery {
 }
 
 impl Explainer {
-    /// Returns the report about an object, or about the whole process.
+    /// Returns the report about the wanted object, or, without one, about the whole process.
     #[must_use]
     pub fn render(&self, wanted: Option<&ObjectQuery>, form: Form) -> String {
         match (wanted, form) {

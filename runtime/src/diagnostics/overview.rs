@@ -35,9 +35,9 @@ pub(super) struct Controller {
     pub(super) reconciles: Reconciles,
     /// Failing keys, the longest failing first.
     pub(super) failing: Vec<Failing>,
-    /// Failing keys that are not listed here.
+    /// The number of failing keys that are not listed here.
     pub(super) failing_not_listed: u64,
-    /// The newest first.
+    /// The last decisions, the newest first.
     pub(super) recent: Vec<Decision>,
 }
 
@@ -107,8 +107,8 @@ pub(super) struct Store {
     pub(super) restarts: u64,
 }
 
-/// Returns the seconds until the next reconcile of a key, zero if it is ready; `None` if there is none before its next
-/// change.
+/// Returns the seconds until the next reconcile of a key: zero if the key is ready or being reconciled, `None` if no
+/// reconcile is scheduled.
 pub(super) fn next_try(waiting: &[Waiting<String>], key: &str) -> Option<f64> {
     let waiting = waiting.iter().find(|waiting| waiting.key == key)?;
     if waiting.ready || waiting.working.is_some() {

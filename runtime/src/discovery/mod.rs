@@ -1,7 +1,7 @@
 //! Discovery: the kinds that the API server serves, their verbs, and the groups that are unavailable.
 //!
-//! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose own
-//! server is down is listed as failed and does not affect the others. Upstream: client-go, discovery.
+//! Two requests cover all groups (aggregated discovery), and an unchanged document is not sent again. A group whose
+//! aggregated API server is down is listed as failed and does not affect the others. Upstream: client-go, discovery.
 
 mod names;
 #[cfg(test)]
@@ -272,13 +272,13 @@ impl Groups {
             }
             for listed in &version.resources {
                 let Some(kind) = listed.response_kind.as_ref().filter(|kind| !kind.kind.is_empty()) else { continue };
-                // Metrics adapters list metrics as resources; a metric's name may not be valid in a URL.
+                // Metrics adapters list metrics as resources; a metric's name may be invalid in a URL.
                 if ![name, &version.version, &kind.kind, &listed.resource].into_iter().all(is_name) {
                     continue;
                 }
                 let names = (keep(name), keep(&version.version), keep(&kind.kind), keep(&listed.resource));
                 let (Some(group), Some(version), Some(kind_name), Some(plural)) = names else {
-                    // The resource was already read in another version, which serves the same objects. The version is
+                    // The resource was already read in another version, which serves the same objects. This version is
                     // not listed as failed: otherwise no namespace could be deleted.
                     if seen.contains(&*listed.resource) {
                         self.incomplete.insert(name.to_owned());
@@ -369,7 +369,7 @@ struct ListedKind {
     kind: String,
 }
 
-/// The last response for one path, with the ETag by which the server does not send it again.
+/// The last response for one path, with its ETag: the server does not send an unchanged document again.
 #[derive(Default)]
 struct RootResponse {
     etag: Option<header::HeaderValue>,

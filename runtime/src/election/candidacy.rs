@@ -1,7 +1,7 @@
 //! The candidacy of this process in a coordinated election: a LeaseCandidate with its versions.
 //!
-//! The API server decides which candidate leads and writes its identity into the Lease. Before it decides, it pings the
-//! candidates and ignores those that do not renew their candidacy in time.
+//! The API server selects the leader and writes the identity of that candidate into the Lease. Before the selection, it
+//! pings the candidates and ignores those that do not renew their candidacy in time.
 //! Upstream: client-go tools/leaderelection, LeaseCandidate.
 
 use std::sync::Arc;
@@ -116,9 +116,9 @@ pub struct Candidacy {
 }
 
 impl Candidacy {
-    /// Creates a candidacy for an election among candidates of these versions.
+    /// Creates the candidacy of a process with these versions.
     ///
-    /// The LeaseCandidate is in the namespace of the Lease, because the API server elects among those of one namespace.
+    /// The LeaseCandidate is in the namespace of the Lease, because the API server selects among the candidates of one namespace.
     ///
     /// Differs from upstream: cmd/kube-controller-manager/app, Run, whose candidates are always in kube-system. See
     /// docs/differences.md.

@@ -186,7 +186,8 @@ struct Sent {
 
 /// One candidate for one lease: `acquire`, then `hold` until lost, or `release` on a clean exit.
 ///
-/// Dropping the future of any of these is safe: the next attempt detects a change that was sent without a response.
+/// Dropping the future of any of these is safe: the next attempt detects a write that was executed although its response
+/// was not received.
 pub struct Election {
     store: Arc<dyn LeaseStore>,
     config: ElectionConfig,
@@ -249,7 +250,7 @@ impl Election {
         self
     }
 
-    /// Replaces the wall clock, which is only written into the lease, and the seed of the jitter.
+    /// Replaces the wall clock, whose time is only written into the lease, and the seed of the jitter.
     pub fn with_clock(mut self, wall_clock: WallClock, seed: u64) -> Self {
         self.wall_clock = wall_clock;
         self.random = StdRng::seed_from_u64(seed);
@@ -363,7 +364,8 @@ impl Election {
         }
     }
 
-    /// Returns the renew deadline, but never beyond the fence: a leader that can't write must not block the lease.
+    /// Returns the renew deadline, but no later than the time at which the fence closes: a leader that cannot write must
+    /// not keep the lease.
     fn renewal_deadline(&self) -> Instant {
         let now = Instant::now();
         let renewed = self.fence.last_renewed().unwrap_or(now);
@@ -458,7 +460,7 @@ impl Election {
     }
 
     /// If the response to the last write was lost but `lease` shows that the server executed it, returns the time at
-    /// which it was sent. `None` if the lease has expired since.
+    /// which it was sent. `None` if the renew deadline has passed since.
     fn start_of_stored_write(&self, lease: &Lease, now: Instant) -> Option<Instant> {
         let sent = self.sent.as_ref()?;
         let running = sent.started + self.config.renew_deadline > now;

@@ -2,7 +2,7 @@
 //!
 //! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events
 //! with `eventTime`, which these events lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`],
-//! because a thousand events wait here and thousands are remembered by their messages.
+//! because a thousand events, and the delayed repeats of many others, wait in memory.
 
 mod body;
 mod correlate;

@@ -1,7 +1,8 @@
 //! Delayed repeats of events, so that one patch covers several repeats.
 //!
 //! Upstream patches an event's count at each repeat. Only the last of several patches is useful, so a repeat is delayed
-//! and replaced by later ones of the same event. The delay is one second at first and grows while repeats arrive.
+//! and replaced by later ones of the same event. The delay is one second at first, five for a combined
+//! event, and doubles while repeats arrive, up to [`MAX_WAIT`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

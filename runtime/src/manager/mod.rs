@@ -416,7 +416,7 @@ impl Manager {
         starts.collect()
     }
 
-    /// Shuts down in order: no new work, then no further events, then no lease.
+    /// Shuts down in order: stops the workers, sends the queued events, and releases the lease.
     async fn shut_down(mut self, workers: Tasks) -> ExitReason {
         let longest = self.options.shutdown_timeout;
         let deadline = Instant::now() + if longest.is_zero() { Duration::from_secs(u32::MAX.into()) } else { longest };

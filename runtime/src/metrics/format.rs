@@ -7,8 +7,8 @@
 pub struct Format {
     /// The encoding.
     pub encoding: Encoding,
-    /// The scheme for names outside of Prometheus' classic alphabet. All names here are within it, so that each scheme
-    /// is fulfilled.
+    /// The scheme for names outside of Prometheus' classic alphabet. All names here are within it, so that every scheme
+    /// leaves them unchanged.
     pub(super) escaping: &'static str,
 }
 

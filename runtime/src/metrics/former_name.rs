@@ -1,4 +1,4 @@
-//! Former names of families. After the period of deprecation, upstream serves a family under such a name only with
+//! Former names of metric families. After the period of deprecation, upstream serves a family under such a name only with
 //! `--show-hidden-metrics-for-version`. Upstream: component-base, shouldHide.
 
 use super::protobuf::MetricFamily;

@@ -32,7 +32,8 @@ impl SeriesLimit {
     }
 }
 
-/// Returns the value of a key, or of the key that [`OTHER`] stands for if the map has [`MAX_SERIES`] others.
+/// Returns the value of `key`. If the map lacks it and already has [`MAX_SERIES`] keys, returns the value of the key
+/// that `other` returns.
 pub fn limited_entry<K: Ord, V: Default>(map: &mut BTreeMap<K, V>, key: K, other: impl FnOnce() -> K) -> &mut V {
     entry_within(MAX_SERIES, map, key, other)
 }

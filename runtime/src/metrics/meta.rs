@@ -40,7 +40,7 @@ impl FamilyCounts {
         Self { registered, disabled: restrictions.disabled.len(), hidden, unexpected: applied.unexpected }
     }
 
-    /// Returns the counts as text. No family is counted as more stable than alpha.
+    /// Returns the counts as text. Every family is counted with the stability level `ALPHA`.
     pub(super) fn text(&self) -> String {
         let registered = self.registered.iter().map(|(version, count)| {
             (format!("{{stability_level=\"ALPHA\",deprecated_version=\"{version}\"}}"), *count as u64)

@@ -136,7 +136,7 @@ fn names_resource(resource: &Resource, word: &str) -> bool {
 enum OwnerState {
     Exists,
     BeingDeleted,
-    /// The owner was replaced by another object of the same name.
+    /// The owner was replaced by another object with the same name.
     Replaced,
     Deleted,
     /// Its kind is not watched, or the first list of its kind is not complete and lacks it.
@@ -147,7 +147,8 @@ enum OwnerState {
 struct Facts<'a> {
     leads: bool,
     meta: Option<&'a Meta>,
-    /// True if the first list of its kind is complete; and the number of undecodable objects.
+    /// True if the first list of the object's kind is complete, and the number of undecodable objects; `None` if the kind
+    /// is not watched.
     store: Option<(bool, usize)>,
     /// The cache has an older state of the object, because the newest one cannot be decoded.
     is_stale: bool,
@@ -446,7 +447,7 @@ fn source_of<'a>(sources: &'a [Arc<dyn Source>], owner: &OwnerRef) -> Option<&'a
     })
 }
 
-/// Returns the owner's namespace: the dependent's, or none.
+/// Returns the owner's namespace: the dependent's, or an empty one if the owner is cluster-scoped.
 fn namespace_of(sources: &[Arc<dyn Source>], owner: &OwnerRef, namespace: &str) -> String {
     let namespaced = source_of(sources, owner).is_none_or(|source| source.resource().namespaced);
     if namespaced { namespace.to_owned() } else { String::new() }
