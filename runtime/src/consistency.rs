@@ -34,8 +34,8 @@ struct Written {
     /// Group and plural name.
     kind: (&'static str, &'static str),
     version: WriteVersion,
-    /// The value of [`Progress::early_wakes`] when a requeue of the key at this version was registered. At another value,
-    /// that requeue may have run early, and the key registers again.
+    /// The value of [`Progress::early_wakes`] when a requeue of the key at this version was registered. At another
+    /// value, that requeue may have run early, and the key registers again.
     awaited: Option<u64>,
 }
 

@@ -48,7 +48,7 @@ impl Scales {
         self.find(|snapshot| snapshot.of_kind(api_version, kind)).await
     }
 
-    /// Returns the served resource of a kind in the group's preferred version.
+    /// Returns the served resource of a kind in the most preferred version of the group that contains it.
     ///
     /// # Errors
     /// When discovery cannot be read.

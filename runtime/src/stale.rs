@@ -45,7 +45,7 @@ pub(crate) fn noting<F: Future>(reconcile: F) -> impl Future<Output = F::Output>
 
 /// Runs the part of a reconcile that handles one of many objects. Stale records that the rest of the reconcile reads do
 /// not prevent the deletions of this part, and those that it reads prevent no deletions of the rest. The part must
-/// read all records from the store by which it decides about a deletion.
+/// itself read all records on which its deletions depend.
 pub fn separately<F: Future>(part: F) -> impl Future<Output = F::Output> {
     noting(part)
 }

@@ -60,7 +60,7 @@ impl Spawner {
     }
 }
 
-/// Starts a task and forgets those that have ended.
+/// Starts a task and removes those that have ended.
 fn spawn(tasks: &Mutex<JoinSet<()>>, task: impl Future<Output = ()> + Send + 'static) {
     let mut tasks = lock(tasks);
     while tasks.try_join_next().is_some() {}
@@ -91,7 +91,7 @@ mod tests {
         chain(tasks.spawner(), started.clone());
         tokio::time::sleep(Duration::from_millis(9_500)).await;
         assert_eq!(started.load(Ordering::Relaxed), 10);
-        assert_eq!(tasks.len(), 1, "tasks that have ended are forgotten");
+        assert_eq!(tasks.len(), 1, "tasks that have ended are removed");
         drop(tasks);
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(started.load(Ordering::Relaxed), 10);

@@ -220,9 +220,9 @@ impl Collector for Events {
 pub struct BuildInfo {
     /// The full version, such as `v1.37.0`.
     pub git_version: String,
-    /// The part of the version before the first dot.
+    /// The first part of the version, such as `1`.
     pub major: &'static str,
-    /// The part of the version after the first dot.
+    /// The second part of the version, such as `37`.
     pub minor: &'static str,
 }
 

@@ -89,6 +89,9 @@ pub fn deliver<K: Kind>(store: &Store<K>, record: K) {
 }
 
 /// Records that an object of a store cannot be decoded, as its watch would.
+///
+/// # Panics
+/// When the store has too many undecodable objects.
 pub fn deliver_undecodable<K: Kind>(store: &Store<K>, key: ObjectKey) {
     assert!(store.set_undecodable(key), "too many undecodable objects");
 }

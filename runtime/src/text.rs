@@ -29,7 +29,7 @@ pub fn percent_encode(text: &str) -> String {
 }
 
 /// Percent-encodes a text that becomes one segment of a path: like [`percent_encode`], but keeps colons, which many
-/// names of roles contain, and asterisks, by which the metrics API means all pods.
+/// names of roles contain, and asterisks, which stand for all pods in the metrics API.
 pub(crate) fn percent_encode_segment(text: &str) -> String {
     escaped(text, |byte| matches!(byte, b':' | b'*'))
 }

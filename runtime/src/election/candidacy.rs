@@ -118,7 +118,8 @@ pub struct Candidacy {
 impl Candidacy {
     /// Creates the candidacy of a process with these versions.
     ///
-    /// The LeaseCandidate is in the namespace of the Lease, because the API server selects among the candidates of one namespace.
+    /// The LeaseCandidate is in the namespace of the Lease, because the API server selects among the candidates of one
+    /// namespace.
     ///
     /// Differs from upstream: cmd/kube-controller-manager/app, Run, whose candidates are always in kube-system. See
     /// docs/differences.md.

@@ -186,8 +186,8 @@ struct Sent {
 
 /// One candidate for one lease: `acquire`, then `hold` until lost, or `release` on a clean exit.
 ///
-/// Dropping the future of any of these is safe: the next attempt detects a write that was executed although its response
-/// was not received.
+/// Dropping the future of any of these is safe: the next attempt detects a write that was executed although its
+/// response was not received.
 pub struct Election {
     store: Arc<dyn LeaseStore>,
     config: ElectionConfig,
@@ -364,8 +364,8 @@ impl Election {
         }
     }
 
-    /// Returns the renew deadline, but no later than the time at which the fence closes: a leader that cannot write must
-    /// not keep the lease.
+    /// Returns the renew deadline, but no later than the time at which the fence closes: a leader that cannot write
+    /// must not keep the lease.
     fn renewal_deadline(&self) -> Instant {
         let now = Instant::now();
         let renewed = self.fence.last_renewed().unwrap_or(now);

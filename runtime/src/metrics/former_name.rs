@@ -1,5 +1,5 @@
-//! Former names of metric families. After the period of deprecation, upstream serves a family under such a name only with
-//! `--show-hidden-metrics-for-version`. Upstream: component-base, shouldHide.
+//! Former names of metric families. After the period of deprecation, upstream serves a family under such a name only
+//! with `--show-hidden-metrics-for-version`. Upstream: component-base, shouldHide.
 
 use super::protobuf::MetricFamily;
 use super::restrictions::blocks;

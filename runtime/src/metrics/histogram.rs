@@ -14,9 +14,9 @@ static NATIVE: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether histograms that are created afterwards have native buckets, too (upstream's gate NativeHistograms).
 ///
-/// This is a setting of the process, as in upstream: queues, watches and clients create their histograms before they have a
-/// registry. Scrapers receive native buckets in protobuf only. A histogram without values needs the same
-/// memory with and without them; a histogram with values needs at most 16 bytes more per native bucket.
+/// This is a setting of the process, as in upstream: queues, watches and clients create their histograms before they
+/// have a registry. Scrapers receive native buckets in protobuf only. A histogram without values needs the same memory
+/// with and without them; a histogram with values needs at most 16 bytes more per native bucket.
 pub fn set_native_histograms(are_native: bool) {
     NATIVE.store(are_native, Ordering::Relaxed);
 }

@@ -100,7 +100,7 @@ fn limit(limits: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// Returns a count of the process's network namespace: the table has pairs of lines, of names and of values.
+/// Returns a count of the process's network namespace: in the table, a line of names precedes each line of values.
 fn octets(netstat: &str, name: &str) -> Option<f64> {
     let mut rows = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
     let (names, values) = (rows.next()?, rows.next()?);

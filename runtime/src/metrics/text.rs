@@ -38,7 +38,7 @@ pub(super) fn exposition(registry: &Registry) -> String {
 /// Appends a sample, with a bucket's bound in Go's notation: a query over upstream's buckets and ours needs equal
 /// bounds.
 fn push_sample(text: &mut String, line: &str) {
-    // The label follows the opening brace or a comma; the names of other labels may end like it.
+    // The label follows the opening brace or a comma; the names of other labels may end in `le`, too.
     let bound = ["{le=\"", ",le=\""].into_iter().find_map(|label| {
         let (before, rest) = line.split_once(label).filter(|(before, _)| before.contains("_bucket"))?;
         let (bound, after) = rest.split_once('"')?;

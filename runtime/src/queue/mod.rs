@@ -190,7 +190,7 @@ impl<K: QueueKey> Queue<K> {
     }
 
     /// Adds a key whose changes may be coalesced: ready now if it was not reconciled recently, else at the end of its
-    /// quiet period.
+    /// quiet period, the [`QueueOptions::window`] after its last reconcile.
     pub fn add_coalesced(&self, key: K) {
         let quiet_until = {
             let mut state = self.lock();
@@ -293,7 +293,8 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Ends the run of a key that waits for the cache. The key will be added again; its quiet period is not changed.
+    /// Ends the run of a key that waits for the cache, which adds the key again ([`Queue::waker`]). The quiet period of
+    /// the key is not changed.
     pub fn waiting_for_cache(&self, key: &K) {
         let mut state = self.lock();
         let now = Instant::now();

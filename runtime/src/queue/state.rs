@@ -77,8 +77,8 @@ pub(super) struct State<K> {
     pub(super) items: HashMap<K, Item>,
     /// Ready keys with priority [`Priority::Fresh`].
     pub(super) fresh: FairList<K>,
-    /// Ready keys with priority [`Priority::Background`], and entries that are skipped: of keys whose priority was
-    /// raised.
+    /// Ready keys with priority [`Priority::Background`], and entries of keys whose priority was raised: these are
+    /// skipped.
     pub(super) background: FairList<K>,
     /// Number of keys with priority [`Priority::Fresh`] since the last one with [`Priority::Background`].
     fresh_in_row: u32,

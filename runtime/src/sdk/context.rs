@@ -101,8 +101,8 @@ impl<K: Object> Context<K> {
     /// Returns the whole child as stored by the server.
     ///
     /// # Errors
-    /// When the child belongs to another controller, its kind was not declared by
-    /// [`For::owns`](super::For::owns), or the server refuses.
+    /// When the child belongs to another controller or cannot be owned, its kind was not declared by
+    /// [`For::owns`](super::For::owns), or the request fails.
     pub async fn apply<D: Object>(&self, child: &D) -> Result<Arc<D>, Error> {
         let resource = D::RESOURCE;
         let (_, store) = self.shared.children.get(&kind_name(&resource)).ok_or(Error::NotOwned(resource.kind))?;
@@ -134,7 +134,7 @@ impl<K: Object> Context<K> {
         Ok(applied)
     }
 
-    /// Returns the object's children of a kind, including those that are being deleted.
+    /// Returns the metadata of the object's children of a kind, including those that are being deleted.
     ///
     /// # Panics
     /// When the kind was not declared by [`For::owns`](super::For::owns).
@@ -147,7 +147,7 @@ impl<K: Object> Context<K> {
     /// Deletes a child, unless it no longer exists or was replaced by another object with its name.
     ///
     /// # Errors
-    /// When the server refuses.
+    /// When the request fails.
     pub async fn delete<D: Object>(&self, child: &Meta) -> Result<(), Error> {
         let resource = D::RESOURCE;
         self.shared.applied.forget_child(&self.key(), &(kind_name(&resource), child.key()));
@@ -160,11 +160,11 @@ impl<K: Object> Context<K> {
         }
     }
 
-    /// Writes the object's status if it differs from the one that this reconcile wrote last, or from the cached one.
-    /// Returns true if it was written.
+    /// Writes the object's status if it differs from the one that this reconcile wrote last, or, before the first
+    /// write, from the cached one. Returns true if the status was written.
     ///
     /// # Errors
-    /// When the server refuses. It is not an error if the object no longer exists.
+    /// When the request fails. It is not an error if the object no longer exists.
     pub async fn set_status<S: Serialize>(&self, status: &S) -> Result<bool, Error> {
         let resource = K::RESOURCE;
         let what = || format!("{} {}", resource.kind, self.key());

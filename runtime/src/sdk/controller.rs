@@ -60,7 +60,7 @@ pub(super) type AnyStore = Arc<dyn Any + Send + Sync>;
 type Need = Box<dyn FnOnce(&mut Builder, &WholeKinds) + Send>;
 type Start = Box<dyn FnOnce(&mut Manager, &WholeKinds) + Send>;
 
-/// A kind of objects that others depend on.
+/// A kind of objects on which the reconciled objects depend.
 struct WatchedKind {
     resource: Resource,
     need: fn(&mut Builder),
@@ -81,8 +81,8 @@ pub struct For<K: Object> {
 }
 
 impl Controller {
-    /// Starts a controller for the objects of a kind. The name is used in metrics, in Events, and as field manager of
-    /// applied children. Keep the name stable: a field manager with another name owns other fields.
+    /// Starts to build a controller for the objects of a kind. The name is used in metrics, in Events, and as field
+    /// manager of applied children. Keep the name stable: a field manager with another name owns other fields.
     pub fn for_<K: Object>(name: &'static str) -> For<K> {
         For { name, workers: 2, owns: Vec::new(), watches: Vec::new(), finalizer: None }
     }
@@ -137,9 +137,10 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// Sets the reconcile function and completes the controller. It is called after the object (except its status) or
-    /// one of its children has changed, after a failure, and when it requested a requeue. It never runs twice at the
-    /// same time for an object, and not before the stores contain its previous writes.
+    /// Sets the reconcile function and completes the controller. The function is called after the object (except
+    /// its status), one of its children or an object of a watched kind has changed, after a failure, and after the time
+    /// of a requested requeue. It never runs twice at the same time for an object, and not before the stores contain
+    /// the previous writes for that object.
     pub fn reconcile<F>(self, reconcile: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Prepared
     where
         F: Future<Output = Result<Outcome, Error>> + Send + 'static,
@@ -229,8 +230,8 @@ pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<
         || annotations(old) != annotations(new)
 }
 
-/// Removes a child from the applied ones if a change deleted it: others than its controller may delete it, and an owner
-/// may have children with ever-changing names.
+/// Removes a child from the applied ones if a change deleted it: other clients may delete it, too, and an owner may
+/// have children with ever-changing names.
 pub(super) fn forget_deleted<K: Object>(
     applied: &AppliedChildren,
     kind: KindName,

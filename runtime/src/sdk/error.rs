@@ -3,7 +3,7 @@
 use crate::worker::ReconcileError;
 use crate::write::WriteError;
 
-/// The reason why a reconcile failed; it is retried with backoff.
+/// The reason why a reconcile failed. The key is requeued with backoff, unless its namespace is being deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A request failed.

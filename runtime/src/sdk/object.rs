@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 pub trait Object:
     kube::Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// The resource under which the API server serves it.
+    /// The resource under which the API server serves the kind.
     const RESOURCE: Resource;
 }
 

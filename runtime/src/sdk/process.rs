@@ -48,7 +48,7 @@ impl Default for Settings {
 /// The reason why an operator could not run, or must stop.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The API server cannot be reached with these settings.
+    /// The configuration of the connection cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The configuration of the election is invalid.
@@ -72,7 +72,7 @@ impl Operator {
     /// Connects, acquires the Lease, and runs the controllers until `shutdown` completes; then shuts down in order.
     ///
     /// # Errors
-    /// When it cannot start, and when the Lease is lost: the process must exit then.
+    /// When the operator cannot start, loses the Lease, or stops because of a defect: the process must exit then.
     pub async fn run(self, settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let name = self.name;
         let user_agent = format!("{name}/v{}", env!("CARGO_PKG_VERSION"));
@@ -162,7 +162,7 @@ pub async fn terminated() {
     }
 }
 
-/// Returns the host's name, which is the pod's; the kernel always has one.
+/// Returns the host name, which in a pod is the name of the pod; `localhost` if the kernel has none.
 fn hostname() -> String {
     let name = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname")).unwrap_or_default();
     match name.trim() {

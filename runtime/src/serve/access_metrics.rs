@@ -13,7 +13,7 @@ use super::user::User;
 use crate::lock::lock;
 use crate::metrics::{Counts, Gauges, Histograms, Metrics, plain_counters, powers_of_two};
 
-/// Upper bounds of histograms for which upstream has none (prometheus, DefBuckets).
+/// Upper bounds of histograms for which upstream sets none (prometheus, DefBuckets).
 const DEFAULT_SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Counts requests by the results of their authentication and authorization: `authentication_*`, `authorization_*`,

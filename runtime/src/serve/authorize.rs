@@ -64,7 +64,7 @@ impl Authorizer {
         })
     }
 
-    /// Checks whether `user` may `verb` (a method in lower case) the decoded `path`.
+    /// Checks that `user` may perform `verb` (a method in lower case) on the decoded `path`.
     pub(super) async fn check(&self, user: &User, verb: &str, path: &str) -> Result<(), Denied> {
         if user.is_in(MASTERS) || self.open.contains(path) {
             return Ok(());

@@ -92,7 +92,7 @@ impl Trust {
                 bundle.map_err(|problem| ServeError::Authority { flag, file: file.clone(), problem })?;
             }
         }
-        if trust.lookup.is_none() && trust.wants_lookup() && !options.skip_lookup {
+        if trust.lookup.is_none() && trust.needs_lookup() && !options.skip_lookup {
             warn!(
                 "no --authentication-kubeconfig to look up {CONFIG_MAP} with: client certificates of its authorities are not trusted"
             );
@@ -117,7 +117,7 @@ impl Trust {
         self.lookup.is_some() || self.client_ca_file.is_some() || self.request_header.client_ca_file.is_some()
     }
 
-    fn wants_lookup(&self) -> bool {
+    fn needs_lookup(&self) -> bool {
         self.client_ca_file.is_none() || self.request_header.client_ca_file.is_none()
     }
 
@@ -129,7 +129,7 @@ impl Trust {
         let old = self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone();
         let mut problems = Vec::new();
         let mut new = old.clone();
-        if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.wants_lookup()) {
+        if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.needs_lookup()) {
             match lookup.read::<ConfigMap>(CONFIG_MAP_PATH).await {
                 Ok(map) => self.apply(&mut new, &map.data.unwrap_or_default(), &mut problems),
                 // The API server has neither a client CA nor a front proxy CA.
@@ -318,7 +318,7 @@ mod tests {
         std::fs::write(&file, authority()).expect("written");
         let trust = of_files(&file).await.expect("a bundle");
         std::fs::remove_file(&file).expect("removed");
-        // To open a pipe for reading blocks until another process or thread opens it for writing.
+        // Opening a pipe for reading blocks until another process or thread opens it for writing.
         let made = std::process::Command::new("mkfifo").arg(&file).status().expect("mkfifo");
         assert!(made.success(), "{made}");
         let second = std::time::Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Cache reads on which a decision may be based.
 //!
-//! Whether the cache contains earlier writes is checked before the object is read, never after: the watch may advance
-//! in between, and an outdated object would then count as up to date.
+//! The check that the cache contains earlier writes precedes the read of the object. In the other order, the watch may
+//! advance in between, and an outdated object would count as up to date.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl<K> From<Option<Arc<K>>> for Cached<K> {
 
 impl<K: Kind> Store<K> {
     /// Reads an object that several controllers write, if [`Store::is_settled`] holds for it. Otherwise returns
-    /// [`Cached::Lagging`], and `wake` runs when it is worth checking again.
+    /// [`Cached::Lagging`], and `wake` runs when that may have changed.
     pub fn read_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> Cached<K> {
         if self.is_settled(key, wake) { self.get(key).into() } else { Cached::Lagging }
     }

@@ -1,7 +1,7 @@
 //! The cache of the API server's objects: one indexed store per kind.
 //!
-//! Only the watch of the kind changes a store; all others read it. A look-up takes a short lock, never scans a kind,
-//! and returns shared records.
+//! Only the watch of the kind changes a store; all other code reads it. A look-up takes a short lock, never scans a
+//! kind, and returns shared records.
 
 mod cached;
 mod indexed;
@@ -285,8 +285,8 @@ impl<K: Kind> Store<K> {
     }
 
     /// Returns true if the record of an object contains the last write of this process, and no write is in progress: a
-    /// write that is based on the record would meet no conflict caused by this process. If not, `wake` runs when it is
-    /// worth checking again.
+    /// write that is based on the record would meet no conflict caused by this process. If not, `wake` runs when
+    /// that may have changed.
     pub fn is_settled(&self, key: &ObjectKey, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         if let Some(waiting) = lock(&self.in_progress).get_mut(key) {

@@ -29,7 +29,7 @@ pub struct Progress {
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// A watch that still works this long after a write will not deliver the write's event: the version belongs to a history
-/// of the server that was replaced, or a server has invented it.
+/// of the server that was replaced, or a server returned a version that does not exist.
 const WRITES_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time from the restore of a server's storage to its detection by a watch.
@@ -82,7 +82,7 @@ pub struct WriteVersion {
     /// The time at which the response was received.
     at: Instant,
     /// The watch had reached the version by then: either it was faster than the response, or the version belongs to a
-    /// history that the watch does not know yet.
+    /// new history that the watch has not listed yet.
     was_reached: bool,
 }
 
@@ -131,8 +131,8 @@ impl Progress {
 
     /// Returns true if the store contains a write, or the write will never arrive.
     ///
-    /// It never arrives if the history to which its version belongs was replaced. Only a write to the new history that
-    /// was recorded before the watch has noticed that is still awaited.
+    /// It never arrives if the history to which its version belongs was replaced. A write to the new history, recorded
+    /// before the watch has detected the replacement, is still awaited.
     pub fn contains(&self, write: &WriteVersion) -> bool {
         let state = lock(&self.state);
         let is_of_new_history = state.history == write.history + 1
@@ -199,12 +199,12 @@ impl Progress {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the panics of the watch, its decoder or a subscriber.
+    /// Returns the number of panics of the watch, its decoder and its subscribers.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Returns the panics of the watch since its last success.
+    /// Returns the number of panics of the watch since its last success.
     pub fn panics_in_a_row(&self) -> u64 {
         self.panics_in_a_row.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Writes of several controllers to one object: none is based on a version that another one has replaced.
+//! Stale records, and writes of several controllers to one object: none is based on a version that another one has
+//! replaced.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -147,8 +147,8 @@ enum OwnerState {
 struct Facts<'a> {
     leads: bool,
     meta: Option<&'a Meta>,
-    /// True if the first list of the object's kind is complete, and the number of undecodable objects; `None` if the kind
-    /// is not watched.
+    /// True if the first list of the object's kind is complete, and the number of undecodable objects; `None` if the
+    /// kind is not watched.
     store: Option<(bool, usize)>,
     /// The cache has an older state of the object, because the newest one cannot be decoded.
     is_stale: bool,

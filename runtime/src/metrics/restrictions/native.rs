@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn sum_equals_the_histogram_of_all_values() {
-        // Values of few buckets, of many, whose resolution is lower, and of numbers whose sum has a lower one.
+        // Values in few buckets, in more buckets than are allowed at this resolution, and in almost as many.
         let few = vec![0.0, 0.1, 0.11, 0.5, -3.0, 7.0, 7.1, 9000.0];
         let many: Vec<f64> = (0..300).map(|power| 1.1_f64.powi(power - 150)).collect();
         let more: Vec<f64> = (0..150).map(|power| -(1.1_f64.powi(power))).collect();
