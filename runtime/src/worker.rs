@@ -1,9 +1,9 @@
 //! Workers: they take keys from a queue and reconcile them, one at a time each.
 //!
 //! A reconcile that fails is retried with the key's own exponential backoff until it succeeds: a quota or a webhook
-//! that refused a write may allow it hours later, without a change of the object. A reconcile that panics is counted
-//! and retried like a failed one, and affects no other key. If the API server returned a Retry-After, the retry is no
-//! sooner.
+//! that refused a write may allow it hours later, without a change of the object. After a terminal error, the key is
+//! retried only at the next change of the object. A reconcile that panics is counted and retried like a failed one, and
+//! affects no other key. If the API server returned a Retry-After, the retry is no sooner.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -34,7 +34,7 @@ pub enum Outcome {
     /// Requeue the key with exponential backoff. Metrics count the reconcile as a success.
     RequeueWithBackoff,
     /// The cache does not contain this controller's last writes yet; nothing was decided. The store requeues the key
-    /// when it has caught up.
+    /// when it contains these writes.
     WaitingForCache,
 }
 

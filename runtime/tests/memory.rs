@@ -23,8 +23,8 @@ const NODES: usize = 400;
 /// Limit for any set of indexes, in bytes per pod.
 const MAX_BYTES_PER_POD: usize = 1536;
 
-/// A row of the table: the measured set, its indexes, and its limit in bytes per pod, the last measurement plus 5 %. A
-/// section of a pod that no controller requested costs memory too: a pointer, or 16 bytes with padding.
+/// A row of the table: its name, the indexes of the store, and its limit in bytes per pod: the last measurement plus
+/// 5 %. A section of a pod that no controller requested costs memory too: a pointer, or 16 bytes with padding.
 struct Row {
     name: &'static str,
     indexes: fn() -> Vec<Index<Pod>>,

@@ -34,7 +34,7 @@ impl Watched {
     }
 }
 
-/// Returns true if the watch shows a namespace without objects of the kind, at `version` or later.
+/// Returns true if a namespace has no objects of the kind according to the watch, which has reached `version`.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
     // The version is read before the content, so that the content is at least as new.
     let watched = source.progress().version();
@@ -44,10 +44,10 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
     !source.any(&mut |meta| *meta.namespace == *namespace)
 }
 
-/// Waits until the watch has shown that each of `objects`, as they were read from the server, was deleted, and returns
-/// true. Returns false as soon as the watch shows an object for which `is_kept` holds, or if no decision is possible
-/// because objects of the kind are undecodable. Does not return while the watch is stalled, or while another object
-/// still exists.
+/// Waits until each of `objects`, given as read from the server, is deleted according to the watch, and returns true.
+/// Returns false as soon as the watch has delivered a state of an object for which `is_kept` holds, or if no decision
+/// is possible because objects of the kind are undecodable. Does not return while the watch is stalled, or while one of
+/// the other objects still exists.
 pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn deletion_is_observed_when_the_watch_no_longer_shows_the_object() {
+    async fn deletion_is_observed_when_the_watch_has_delivered_it() {
         let store = delivered();
         let read = [meta("u", 6)];
         let mut waiting = Box::pin(wait_until_deleted(&store, &read, Meta::is_deleting));

@@ -13,7 +13,7 @@ use super::json;
 pub(super) const MAX_FRAME_BYTES: usize = 64 << 20;
 
 /// Maximum time from the first to the last byte of a frame, or of an object of a list. A proxy or server that sends a
-/// byte now and then is not silent, but would stop the kind forever.
+/// byte now and then is not silent, but would block the watch of the kind forever.
 pub(super) const MAX_FRAME_TIME: Duration = Duration::from_secs(60);
 
 /// The reason why a body could not be read.
@@ -79,7 +79,7 @@ where
             let silence = self.silence;
             let mut limit = (silence, FrameError::Silent(silence));
             if self.buffer.is_empty() {
-                // Hundreds of watches wait at the same time.
+                // Releases the memory of the buffer: hundreds of watches wait at the same time.
                 self.buffer = BytesMut::new();
             } else {
                 let left = MAX_FRAME_TIME.saturating_sub(self.begun.get_or_insert_with(Instant::now).elapsed());

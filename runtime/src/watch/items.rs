@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn objects_come_whole_however_the_body_is_cut(
+        fn objects_are_whole_for_every_chunk_size(
             sent in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..300), 0..6),
             chunk in 1usize..400,
         ) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// Time without data after which a list does not load the server, so that another one may begin.
+/// Time without data after which a list counts as no load of the server, so that another one may begin.
 const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a list delays other lists.

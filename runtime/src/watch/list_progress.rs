@@ -1,7 +1,7 @@
 //! The progress of one list of a kind, and its limits.
 //!
-//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. What it has added
-//! to the cache is removed, so that the next list starts with the same amount of free memory.
+//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. The objects that
+//! it has added to the cache are removed, so that the next list starts with the same amount of free memory.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub(super) struct ListProgress {
     unseen: HashSet<ObjectKey>,
     /// Objects that the list has added to the cache; empty during the first list, which adds all.
     added: Vec<ObjectKey>,
-    /// There was no object before.
+    /// The cache was empty when the list began.
     is_first: bool,
     pages: usize,
     objects: usize,
@@ -93,7 +93,7 @@ impl ListProgress {
         if self.pages > self.limits.pages { Err(WatchError::TooLarge("the list has too many pages")) } else { Ok(()) }
     }
 
-    /// Counts an object, before it is applied; its key is `None` if it cannot be read.
+    /// Counts an object before it is applied; `key` returns `None` if the name of the object cannot be read.
     pub(super) fn add(
         &mut self,
         store: &dyn WatchedStore,

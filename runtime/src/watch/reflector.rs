@@ -105,7 +105,7 @@ impl Reflector {
         self
     }
 
-    /// Sends all records to the subscribers again after each period; never if the period is zero.
+    /// Passes all records to the subscribers again, one to two periods apart; never if the period is zero.
     pub fn resyncing(self, period: Duration) -> Self {
         Self { resync: Resync::new(period), ..self }
     }
@@ -121,7 +121,7 @@ impl Reflector {
         Self { limits, ..self }
     }
 
-    /// Runs until it is dropped. A panic of a step is handled like other errors: the kind is relisted.
+    /// Runs until it is dropped. A panic of a step does not end the loop: the kind is relisted.
     pub async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
@@ -147,7 +147,7 @@ impl Reflector {
         self.watch().await
     }
 
-    /// Logs the result of a step and prepares the next one. Returns when to begin it.
+    /// Logs the result of a step and prepares the next one. Returns the time at which the next one begins.
     fn settle(&mut self, outcome: Result<(), WatchError>, lasted: Duration) -> Retry {
         let kind = self.scope.resource.plural;
         let progress = self.store.progress();

@@ -1,4 +1,4 @@
-//! The only place where watches are started: one per kind, shared by all users.
+//! The only place where watches are started: one per kind, shared by all controllers.
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
@@ -28,13 +28,13 @@ const MAX_CONCURRENT_LISTS: usize = 8;
 /// Interval between checks for an optional kind that is not served.
 const SERVED_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The combined needs of all users of a kind.
+/// The combined needs of all controllers that read a kind.
 struct Need<K: Kind> {
     sections: Sections,
-    /// Some user requires the kind.
+    /// Some controller requires the kind.
     is_required: bool,
     indexes: Vec<Index<K>>,
-    /// The allowed lag of the store behind its watch; `None` until a user has declared it.
+    /// The allowed lag of the store behind its watch; `None` until a controller has declared it.
     lag: Option<Duration>,
 }
 
@@ -67,9 +67,9 @@ pub trait WatchStats: Send + Sync {
     fn stale(&self) -> usize;
     /// Returns the number of failures and relists of the watch.
     fn restarts(&self) -> u64;
-    /// Returns the panics of the watch and of subscribers.
+    /// Returns the number of panics of the watch and of its subscribers.
     fn panics(&self) -> u64;
-    /// Returns the panics of the watch since its last success.
+    /// Returns the number of panics of the watch since its last success.
     fn panics_in_a_row(&self) -> u64;
     /// Returns the times to apply events.
     fn latency(&self) -> Histogram;
@@ -226,7 +226,7 @@ struct MetadataNeed {
 }
 
 impl Builder {
-    /// Declares that a kind is needed, with these sections and indexes. Needs of several users are combined.
+    /// Declares that a kind is needed, with these sections and indexes. Needs of several controllers are combined.
     pub fn need<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>]) -> &mut Self {
         self.entry::<K>().is_required = true;
         self.need_if_served(sections, indexes)
@@ -237,9 +237,9 @@ impl Builder {
         self.add_need(sections, indexes, Duration::ZERO)
     }
 
-    /// Like [`Builder::need`], for a user that reads the store only occasionally: the store may lag behind the server
-    /// by up to `lag`, unless another user needs the kind sooner. Frequent changes of a kind are then applied in
-    /// batches, which costs a fraction of a wake-up for each change.
+    /// Like [`Builder::need`], for a controller that reads the store only occasionally: the store may lag behind the
+    /// server by up to `lag`, or by the smallest lag that a controller has declared for the kind. Frequent changes of a
+    /// kind are then applied in batches, which costs a fraction of a wake-up for each change.
     pub fn need_lagging<K: Kind>(&mut self, sections: Sections, indexes: &[Index<K>], lag: Duration) -> &mut Self {
         self.entry::<K>().is_required = true;
         self.add_need(sections, indexes, lag)
@@ -269,7 +269,7 @@ impl Builder {
         self
     }
 
-    /// Declares that the metadata of kinds will be needed, whose names are not known yet ([`EveryKind::request_kind`]).
+    /// Declares that the metadata of kinds whose names are not known yet will be needed ([`EveryKind::request_kind`]).
     pub fn need_named_kinds(&mut self) -> &mut Self {
         self.every.get_or_insert_default();
         self
@@ -364,7 +364,7 @@ impl Registry {
         self.sources.clone()
     }
 
-    /// Returns the metadata of every kind, if a user needs it.
+    /// Returns the metadata of every kind, if a controller needs it.
     pub(crate) fn every_kind_if_any(&self) -> Option<Arc<EveryKind>> {
         self.every.clone()
     }

@@ -229,7 +229,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns true if the server serves a resource in this version.
 ///
 /// # Errors
-/// When the server does not respond within ten seconds.
+/// When the server has returned only errors, or no response, for ten seconds.
 pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, WatchError> {
     let root = if resource.group.is_empty() { "/api/" } else { "/apis/" };
     let uri = format!("{root}{}", resource.api_version());

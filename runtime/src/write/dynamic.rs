@@ -38,7 +38,7 @@ impl Propagation {
 /// Options for the deletion of one object.
 #[derive(Debug, Clone, Copy)]
 pub struct Deletion<'a> {
-    /// The object's uid: another object of the same name is not deleted.
+    /// The object's uid: another object with the same name is not deleted.
     pub uid: &'a Uid,
     /// The version that the decision is based on, if the object must not have changed since.
     pub version: Option<u64>,
@@ -74,7 +74,7 @@ impl Scale {
         }
         let meta = |field: &str| scale["metadata"][field].as_str().unwrap_or_default();
         let count = |part: &str, field| {
-            // An API that omits a zero means zero.
+            // Some APIs omit a zero.
             let count = scale[part]["replicas"].as_i64().unwrap_or(0);
             i32::try_from(count)
                 .map_err(|_| DecodeError::field(field, format!("is {count}, which is not a 32-bit number")))

@@ -216,7 +216,7 @@ fn applied_by(manager: &str, path: String) -> String {
     format!("{path}?fieldManager={}&force=true", percent_encode(manager))
 }
 
-/// Changes objects on behalf of one controller.
+/// Changes objects under the identity of one controller. Each method returns the error of its request.
 #[derive(Clone)]
 pub struct Writer {
     clients: Arc<Clients>,
@@ -394,8 +394,8 @@ impl Writer {
         Ok(read.map_err(|error| DecodeError::field("body", format!("is not JSON: {error}")))?)
     }
 
-    /// Reads the metadata of a namespace's objects that match a label selector from the API server; with an empty
-    /// namespace, of all namespaces.
+    /// Reads from the API server the metadata of the objects that match a label selector, in a namespace, or in all
+    /// namespaces if `namespace` is empty.
     ///
     /// # Errors
     /// As [`Writer::list_metadata`].

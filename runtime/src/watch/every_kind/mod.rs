@@ -238,7 +238,8 @@ impl RequestedKinds {
         lock(&self.by_name)
     }
 
-    /// Definitions are watched as soon as any kind is requested, because the kind may not be served yet.
+    /// Returns true if a kind is requested. Definitions count as requested as soon as any kind is, because that kind
+    /// may not be served yet.
     fn contains(&self, (group, plural): Name) -> bool {
         let names = self.names();
         let is_definition = DEFINITIONS.contains(&(group, plural)) && !names.is_empty();
@@ -426,7 +427,7 @@ impl EveryKind {
                     warn!(%error, "discovery failed; keeping the known kinds");
                 }
             }
-            watches.forget_ended();
+            watches.remove_ended();
             for (resource, store) in self.stores() {
                 watches.start(resource, || reflect(resource, store));
             }
@@ -532,7 +533,7 @@ impl Watches {
     }
 
     /// Removes watches that have ended, so that the rest of this round restarts them. They end only after a panic.
-    fn forget_ended(&mut self) {
+    fn remove_ended(&mut self) {
         while let Some(ended) = self.tasks.try_join_next() {
             if ended.is_err_and(|error| error.is_panic()) {
                 error!("watch task panicked; restarting it");

@@ -1,3 +1,5 @@
+//! The set of watched kinds, according to discovery and to the requests of controllers.
+
 use serde_json::json;
 
 use super::*;

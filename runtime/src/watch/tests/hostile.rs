@@ -62,7 +62,7 @@ async fn list_without_end_is_given_up_and_what_it_added_is_removed() {
         let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
         let permits = Arc::new(Semaphore::new(1));
         tasks.spawn(reflector(&clients, &store, &permits).limited(Limits::small()).run());
-        within(60, "the honest list", store.progress().synced()).await;
+        within(60, "the valid list", store.progress().synced()).await;
         until(case, || lists.load(Ordering::SeqCst) >= 20 || case.starts_with("a stream")).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         until(case, || names(&store) == ["a", "b"]).await;
