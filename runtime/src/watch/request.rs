@@ -222,8 +222,8 @@ async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) 
     Err(WatchError::Refused(refusal(response).await))
 }
 
-/// Maximum time for the server to start before the first request. Upstream: cmd/kube-controller-manager/app,
-/// WaitForAPIServer.
+/// Maximum time for the server to start before the first request. Upstream: cmd/kube-controller-manager/app, the
+/// timeout of WaitForAPIServer.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns true if the server serves a resource in this version.

@@ -2,8 +2,8 @@
 //!
 //! It repairs omissions of a controller, for example after a subscriber has missed a change because of a panic. The
 //! records are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor
-//! fills all queues immediately. Upstream: client-go tools/cache, sharedProcessor.resync;
-//! cmd/kube-controller-manager/app, ResyncPeriod.
+//! fills all queues immediately. Upstream: client-go tools/cache,
+//! sharedProcessor.shouldResync; cmd/kube-controller-manager/app, ResyncPeriod.
 
 use std::time::Duration;
 

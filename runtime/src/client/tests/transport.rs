@@ -57,7 +57,7 @@ async fn bearer_pool_sends_no_credentials_of_the_process() {
 }
 
 #[tokio::test]
-async fn write_is_never_repeated_without_a_response() {
+async fn request_is_sent_once_when_the_response_is_an_error() {
     for refused in [409, 429, 500, 503, 504] {
         let bed = Bed::new(User::Certificate, &["h2"], always(refused)).await;
         let clients = bed.connect().await;
