@@ -26,7 +26,8 @@ pub fn enqueue(queue: &Queue<ObjectKey>, key: ObjectKey, urgency: Urgency) {
     }
 }
 
-/// Returns the key of a child's controller, if the controller is of kind `K`.
+/// Returns the key of a child's controller, if the controller is of kind `K`. Only the name of the kind is compared,
+/// not its group.
 pub fn owner_of<K: Kind>(child: &Meta) -> Option<ObjectKey> {
     let controller = child.controller().filter(|controller| &*controller.kind == K::RESOURCE.kind)?;
     Some(ObjectKey { namespace: child.namespace.clone(), name: controller.name.clone() })

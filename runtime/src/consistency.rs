@@ -143,7 +143,7 @@ impl Consistency {
     }
 
     /// Reads the object of a key, if the cache contains all writes of kind `K` for the key; otherwise `wake` runs when
-    /// the cache contains them. A key without an object is removed.
+    /// the cache contains them. If there is no object, removes the key.
     pub fn read<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> Cached<K> {
         if !self.caught_up(key, store, wake) {
             return Cached::Lagging;

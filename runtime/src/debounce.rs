@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 
-/// Minimum time between two writes of a status whose counts fluctuate.
+/// Minimum time from a write of a status whose counts fluctuate to the next write of a gain. Losses are not delayed.
 pub const DAMPED_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Start times of delayed status changes, by object.

@@ -15,7 +15,7 @@ use crate::text::{human_duration, shortened};
 
 /// Maximum number of decisions that are kept per controller.
 pub const MAX_RECENT: usize = 64;
-/// Maximum number of failing keys that are kept per controller; the oldest are discarded.
+/// Maximum number of failing keys that are kept per controller; those that failed least recently are discarded.
 pub const MAX_FAILING: usize = 256;
 /// Maximum number of different notes per reconcile.
 const MAX_NOTES: usize = 6;

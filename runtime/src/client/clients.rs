@@ -8,7 +8,7 @@ use crate::metrics::RestClient;
 /// Clients of the same server, one per identity and purpose.
 #[derive(Clone)]
 pub struct Clients {
-    /// The process's own identity: reads, watches.
+    /// The process's own identity: watches, and all requests of [`Identity::Own`](super::Identity::Own).
     pub own: kube::Client,
     /// The process's own identity, over connections that only the Lease, TokenRequests and discovery use, driven by
     /// [`ConnectOptions::control_runtime`](super::ConnectOptions::control_runtime).

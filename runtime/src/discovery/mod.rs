@@ -33,7 +33,7 @@ const ROOTS: [&str; 2] = ["/api", "/apis"];
 /// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// The server did not respond.
+    /// The request was not sent, or has no response.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server returned an error.
@@ -407,7 +407,7 @@ impl Discovery {
     /// Returns the resources that the server serves; requests them again if the known state is older than `age`.
     ///
     /// # Errors
-    /// When the server does not respond; the known state is kept.
+    /// When a request fails or a response cannot be read; the known state is kept.
     pub async fn no_older_than(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
         if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {

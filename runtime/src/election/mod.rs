@@ -44,7 +44,7 @@ pub struct ElectionConfig {
     pub name: String,
     /// The candidate's identity; must be unique to the process (`unique_identity`).
     pub identity: String,
-    /// Time for which other candidates wait after the last renewal; whole seconds, 15 s by default.
+    /// Time for which other candidates wait after the last renewal; 15 s by default. Fractions of a second are ignored.
     pub lease_duration: Duration,
     /// Time for which a leader tries to renew before it stops leading; 10 s by default.
     pub renew_deadline: Duration,
@@ -113,7 +113,7 @@ pub enum ElectionError {
     /// The retry period is zero.
     #[error("leader election: retry period is 0s: set it above zero")]
     NoRetryPeriod,
-    /// The lease duration cannot be expressed in whole seconds.
+    /// The lease duration is less than a second, or too long for the field of the Lease.
     #[error("leader election: lease duration {0:?} is out of range: set 1s to 2147483647s")]
     LeaseDuration(Duration),
     /// The leader would stop only after other candidates may acquire the lease.

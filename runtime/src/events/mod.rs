@@ -2,7 +2,7 @@
 //!
 //! The rules are those of upstream's `tools/record`. The API server limits a message to 1,024 bytes only for events
 //! with `eventTime`, which these events lack. Differs from upstream: messages are truncated to [`MAX_MESSAGE_BYTES`],
-//! because a thousand events, and the delayed repeats of many others, wait in memory.
+//! because thousands of events, and the delayed repeats of others, wait in memory.
 
 mod body;
 mod correlate;
@@ -36,7 +36,7 @@ use repeats::Repeats;
 use crate::journal::note;
 use crate::text::{MAX_MESSAGE_BYTES, shortened};
 
-/// Maximum number of events that wait to be sent, per component.
+/// Maximum number of events of a recorder that wait to be correlated, and of those that then wait to be sent.
 const MAX_QUEUED: usize = 1000;
 /// Maximum number of attempts to write an event.
 const MAX_ATTEMPTS: u32 = 12;

@@ -144,7 +144,7 @@ impl Manager {
     /// Creates a manager without controllers. Must run inside the tokio runtime of its tasks.
     ///
     /// # Errors
-    /// When the times of the election are inconsistent.
+    /// When the configuration of the election is invalid.
     pub fn new(clients: Arc<Clients>, registry: Registry, options: ManagerOptions) -> Result<Self, ElectionError> {
         let (election, fence) = match &options.election {
             Some(config) => {

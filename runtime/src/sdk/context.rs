@@ -101,7 +101,7 @@ impl<K: Object> Context<K> {
     /// Returns the whole child as stored by the server.
     ///
     /// # Errors
-    /// When the child belongs to another controller or cannot be owned, its kind was not declared by
+    /// When the child has no name, belongs to another controller or cannot be owned, its kind was not declared by
     /// [`For::owns`](super::For::owns), or the request fails.
     pub async fn apply<D: Object>(&self, child: &D) -> Result<Arc<D>, Error> {
         let resource = D::RESOURCE;
@@ -164,7 +164,7 @@ impl<K: Object> Context<K> {
     /// write, from the cached one. Returns true if the status was written.
     ///
     /// # Errors
-    /// When the request fails. It is not an error if the object no longer exists.
+    /// When the status cannot be serialized, or the request fails. It is not an error if the object no longer exists.
     pub async fn set_status<S: Serialize>(&self, status: &S) -> Result<bool, Error> {
         let resource = K::RESOURCE;
         let what = || format!("{} {}", resource.kind, self.key());

@@ -82,7 +82,8 @@ pub struct For<K: Object> {
 
 impl Controller {
     /// Starts to build a controller for the objects of a kind. The name is used in metrics, in Events, and as field
-    /// manager of applied children. Keep the name stable: a field manager with another name owns other fields.
+    /// manager of applied children and of the status. Keep the name stable: a field manager with another name owns
+    /// other fields.
     pub fn for_<K: Object>(name: &'static str) -> For<K> {
         For { name, workers: 2, owns: Vec::new(), watches: Vec::new(), finalizer: None }
     }
@@ -140,7 +141,8 @@ impl<K: Object> For<K> {
     /// Sets the reconcile function and completes the controller. The function is called after the object (except
     /// its status), one of its children or an object of a watched kind has changed, after a failure, and after the time
     /// of a requested requeue. It never runs twice at the same time for an object, and not before the stores contain
-    /// the previous writes for that object.
+    /// the previous writes for that object. It is not called for an object that is being deleted: see
+    /// [`For::finalizer`].
     pub fn reconcile<F>(self, reconcile: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Prepared
     where
         F: Future<Output = Result<Outcome, Error>> + Send + 'static,

@@ -22,7 +22,7 @@ pub enum Error {
         /// The current owner.
         owner: String,
     },
-    /// The kind of the child is not watched.
+    /// The kind of the child was not declared by [`For::owns`](super::For::owns).
     #[error("{0} is not declared as a child of the controller: add .owns::<{0}>() to it")]
     NotOwned(&'static str),
     /// The object cannot be written.

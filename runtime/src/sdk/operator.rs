@@ -29,7 +29,7 @@ impl Operator {
     /// Creates the manager that runs the controllers. Only a process that does not use [`Operator::run`] needs this.
     ///
     /// # Errors
-    /// When the times of the election are inconsistent.
+    /// When the configuration of the election is invalid.
     pub fn manager(self, clients: Arc<Clients>, options: ManagerOptions) -> Result<Manager, ElectionError> {
         let whole: WholeKinds =
             self.controllers.iter().flat_map(|controller| controller.whole.iter().copied()).collect();

@@ -14,7 +14,8 @@ use crate::telemetry::{Controllers, Events, Leadership, Stores};
 /// Settings of an operator's process.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The connection to the API server; the default is right in a pod.
+    /// The connection to the API server; the default is right in a pod. Its user agent is replaced by the name of the
+    /// operator and the version of this crate.
     pub connection: ConnectOptions,
     /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,

@@ -92,7 +92,8 @@ impl WriteVersion {
         self.version
     }
 
-    /// Returns true if this write is not older than another one of the same kind.
+    /// Returns true if this write and another one of the same kind belong to the same history, and this one is not
+    /// older.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.history == other.history && self.version >= other.version
     }
@@ -131,8 +132,9 @@ impl Progress {
 
     /// Returns true if the store contains a write, or the write will never arrive.
     ///
-    /// It never arrives if the history to which its version belongs was replaced. A write to the new history, recorded
-    /// before the watch has detected the replacement, is still awaited.
+    /// It never arrives if the history to which its version belongs was replaced, or if the watch still delivered
+    /// versions five minutes after the write. A write to the new history, recorded before the watch has detected the
+    /// replacement, is still awaited.
     pub fn contains(&self, write: &WriteVersion) -> bool {
         let state = lock(&self.state);
         let is_of_new_history = state.history == write.history + 1
@@ -150,8 +152,8 @@ impl Progress {
     }
 
     /// Runs `wake` once the version is reached. If it is reached already, runs `wake` immediately and returns true.
-    /// `wake` also runs when the version may never be reached: after minutes in which the watch was alive, or when the
-    /// server's history is replaced.
+    /// `wake` also runs when the version may never be reached: five to ten minutes later, when the watch delivers
+    /// another version, or when the server's history is replaced.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         let mut state = lock(&self.state);
@@ -199,7 +201,8 @@ impl Progress {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of panics of the watch, its decoder and its subscribers.
+    /// Returns the number of panics of the watch and its subscribers. A panic of the decoder is not counted: its object
+    /// counts as undecodable.
     pub fn panics(&self) -> u64 {
         self.panics.load(Ordering::Relaxed)
     }

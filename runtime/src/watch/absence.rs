@@ -45,9 +45,9 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 }
 
 /// Waits until each of `objects`, given as read from the server, is deleted according to the watch, and returns true.
-/// Returns false as soon as the watch has delivered a state of an object for which `is_kept` holds, or if no decision
-/// is possible because objects of the kind are undecodable. Does not return while the watch is stalled, or while one of
-/// the other objects still exists.
+/// The objects are awaited one after the other. Returns false if `is_kept` holds for the awaited object, or if no
+/// decision is possible because objects of the kind are undecodable. Does not return while the watch is stalled, or
+/// while the awaited object exists and `is_kept` does not hold for it.
 pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {

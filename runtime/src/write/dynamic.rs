@@ -51,7 +51,7 @@ pub struct Deletion<'a> {
 pub struct Scale {
     /// The object's uid.
     pub uid: Uid,
-    /// The object's version.
+    /// The object's version; zero if it is not a number.
     pub version: u64,
     /// The desired number of pods.
     pub replicas: i32,

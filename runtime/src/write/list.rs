@@ -172,7 +172,7 @@ impl Writer {
     /// token of the next page; empty if this was the last one.
     ///
     /// # Errors
-    /// When a request fails or a response cannot be decoded.
+    /// When a request fails, a response cannot be decoded, or a page names itself as the next one.
     pub async fn metadata_page(
         &self,
         resource: &Resource,
@@ -278,7 +278,7 @@ impl Writer {
     /// is empty, otherwise the page that the token names. Reduces `size` if the page is too long.
     ///
     /// # Errors
-    /// When a request fails or a response cannot be decoded.
+    /// When a request fails, a response cannot be decoded, or a page names itself as the next one.
     pub async fn list_versions(
         &self,
         resource: &Resource,

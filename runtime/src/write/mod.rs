@@ -3,7 +3,8 @@
 //! A write is sent under its controller's identity and rate limit, and only while this process leads. It is never
 //! repeated here: a write without a conclusive response is reported ([`WriteError::is_lost`]), so that the caller reads
 //! from the API server before it acts again. If the server returns a Retry-After, the key of the reconcile is requeued
-//! with that delay. Bodies are protobuf; patches are JSON.
+//! with that delay. Objects are sent as protobuf if the fields of their kind are known. Patches, deletions, scales and
+//! events are JSON.
 
 mod dynamic;
 mod list;
@@ -122,7 +123,7 @@ impl WriteError {
         self.status().is_some_and(|status| status.has_cause("NamespaceTerminating"))
     }
 
-    /// Returns the server's error; `None` if there was no response.
+    /// Returns the error that the server returned; `None` if the request failed in another way.
     pub fn refused(&self) -> Option<&ApiStatus> {
         self.status()
     }
