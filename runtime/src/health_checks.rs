@@ -31,7 +31,7 @@ pub fn watches(registry: &Registry) -> Check {
     })
 }
 
-/// Returns the check `workers`, which fails while the controllers' threads run no task.
+/// Returns the check `workers`, which fails when the controllers' threads have run no task for a minute.
 pub fn workers(heartbeat: &Heartbeat) -> Check {
     let heartbeat = heartbeat.clone();
     Check::new("workers", move || Some(heartbeat.check().map_err(|stall| stall.to_string())))

@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// The reason why a document could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// The server did not respond.
+    /// The request was not sent, or has no response.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server refused the request.

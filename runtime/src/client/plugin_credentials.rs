@@ -24,8 +24,8 @@ const MAX_RENEW_BEFORE: Duration = Duration::from_secs(300);
 const CERTIFICATE_AGE: Duration = Duration::from_secs(600);
 /// Age at which credentials are renewed if they had already expired when they were issued.
 const EXPIRED_AGE: Duration = Duration::from_secs(60);
-/// Minimum time until the next run after a failed run, or after the API server has refused the credentials: a refusal
-/// may have other causes than the credentials.
+/// Minimum time from the end of a run to the next one, if the run failed while older credentials are still valid, or if
+/// the API server has refused credentials that were valid when they were issued: a refusal may have other causes.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Minimum time between two runs.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);

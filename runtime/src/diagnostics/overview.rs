@@ -45,7 +45,7 @@ pub(super) struct Controller {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Queue {
     pub(super) name: &'static str,
-    /// Keys that wait for a worker.
+    /// Keys that wait for a worker, and keys that were added again while they are reconciled.
     pub(super) depth: usize,
     /// Keys whose delay has not passed.
     pub(super) delayed: usize,

@@ -89,7 +89,7 @@ impl QueueOptions {
 pub struct Waiting<K> {
     /// The key.
     pub key: K,
-    /// The key waits for a worker.
+    /// The key waits for a worker, or was added again during its current run.
     pub ready: bool,
     /// The time since a worker started with the key.
     pub working: Option<Duration>,

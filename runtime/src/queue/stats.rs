@@ -19,11 +19,11 @@ pub struct QueueMetrics {
     pub name: &'static str,
     /// The number of ready keys.
     pub depth: Gauge,
-    /// The number of keys that were added.
+    /// The number of times that a key was added; a key that waits already is not counted again.
     pub adds: Counter,
     /// The number of keys that were added again after a failure.
     pub retries: Counter,
-    /// Seconds from adding a key to the start of its reconcile.
+    /// Seconds from the time at which a key became ready to the start of its reconcile.
     pub queue_duration: Histogram,
     /// Seconds per reconcile.
     pub work_duration: Histogram,
