@@ -96,7 +96,7 @@ impl Correlator {
     }
 
     /// Returns the event for an occurrence, and its key. From the tenth different message of one reason about one
-    /// object within ten minutes, all occurrences become the combined event of that reason
+    /// object on, all occurrences become the combined event of that reason, until none arrives for ten minutes
     /// (`EventAggregator.EventAggregate`).
     fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
         let Occurrence { about, kind, reason, message, at } = occurrence;

@@ -77,8 +77,8 @@ impl<K: Eq + Hash + Clone, V: Clone> Cache<K, V> {
             });
         }
         if slots.len() >= self.capacity {
-            // All values are fresh or being fetched: this is a flood of different keys. Clearing costs repeated requests; growing could
-            // exhaust the memory.
+            // All values are fresh or being fetched: this is a flood of different keys. Clearing costs repeated
+            // requests; growing could exhaust the memory.
             slots.clear();
         }
         slots.entry(key.clone()).or_default().clone()

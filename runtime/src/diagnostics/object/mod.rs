@@ -148,7 +148,7 @@ struct Facts<'a> {
     leads: bool,
     meta: Option<&'a Meta>,
     /// True if the first list of the object's kind is complete, and the number of undecodable objects; `None` if the
-    /// kind is not watched.
+    /// kind has no typed store.
     store: Option<(bool, usize)>,
     /// The cache has an older state of the object, because the newest one cannot be decoded.
     is_stale: bool,
@@ -164,7 +164,7 @@ struct Facts<'a> {
 #[derive(Debug, Clone, Default)]
 struct KeyState {
     controller: &'static str,
-    /// The key waits for a worker.
+    /// The key waits for a worker, or was added again during its current run.
     ready: bool,
     /// Seconds since a worker started with the key.
     working: Option<f64>,
@@ -172,7 +172,7 @@ struct KeyState {
     due: Option<f64>,
     /// The last error, and whether the key is retried only at the next change.
     error: Option<(String, bool)>,
-    /// The write after which the key began to wait for the cache.
+    /// The notes of the last run, if the key waits for the cache since then.
     waiting_for_cache: Option<String>,
 }
 
@@ -358,7 +358,8 @@ impl Explainer {
         }
     }
 
-    /// Returns true if the first list of a kind is complete, and the number of its undecodable objects.
+    /// Returns true if the first list of a kind is complete, and the number of its undecodable objects; `None` if the
+    /// kind has no typed store.
     fn store(&self, resource: &Resource) -> Option<(bool, usize)> {
         let name = resource.qualified();
         let store = self.stores.iter().find(|store| store.resource() == name)?;
