@@ -96,8 +96,8 @@ impl Correlator {
     }
 
     /// Returns the event for an occurrence, and its key. From the tenth different message of one reason about one
-    /// object on, all occurrences become the combined event of that reason, until none arrives for ten minutes
-    /// (`EventAggregator.EventAggregate`).
+    /// object on, each message that is not among the last nine becomes the combined event of that reason, until none
+    /// arrives for ten minutes (`EventAggregator.EventAggregate`).
     fn combine(&mut self, occurrence: Occurrence, now: Timestamp) -> (Event, u64) {
         let Occurrence { about, kind, reason, message, at } = occurrence;
         let similar_key = self.key(&about, kind, (0u8, reason));
