@@ -14,8 +14,8 @@ use crate::telemetry::{Controllers, Events, Leadership, Stores};
 /// Settings of an operator's process.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The connection to the API server; the default is right in a pod. Its user agent is replaced by the name of the
-    /// operator and the version of this crate.
+    /// The connection to the API server; the default is right in a pod. The default `User-Agent` is
+    /// preceded by the name of the operator.
     pub connection: ConnectOptions,
     /// The only namespace to watch; `None`: all.
     pub namespace: Option<String>,
@@ -76,7 +76,7 @@ impl Operator {
     /// When the operator cannot start, loses the Lease, or stops because of a defect: the process must exit then.
     pub async fn run(self, settings: Settings, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let name = self.name;
-        let user_agent = format!("{name}/v{}", env!("CARGO_PKG_VERSION"));
+        let user_agent = user_agent(name, &settings.connection.user_agent);
         let connection = ConnectOptions { user_agent: user_agent.clone(), ..settings.connection.clone() };
         let clients = Arc::new(connect(&connection).await?);
         let election = settings.leader_election.then(|| {
@@ -119,6 +119,13 @@ impl Operator {
             }
         }
     }
+}
+
+/// Returns the `User-Agent` of an operator's requests: that of its settings, unless they have the default one; then the
+/// operator's name, as client-go writes the name of a program without a version, and the default one.
+fn user_agent(name: &str, of_settings: &str) -> String {
+    let default = ConnectOptions::default().user_agent;
+    if of_settings == default { format!("{name}/unknown ({default})") } else { of_settings.to_owned() }
 }
 
 /// Returns the endpoints of an operator: health, and metrics of queues, watches, reconciles, requests and the Lease.
@@ -169,5 +176,17 @@ fn hostname() -> String {
     match name.trim() {
         "" => "localhost".to_owned(),
         name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_agent_is_that_of_the_settings_or_begins_with_the_name() {
+        let default = user_agent("echo-operator", &ConnectOptions::default().user_agent);
+        assert!(default.starts_with("echo-operator/unknown (kubewright-runtime/"), "{default}");
+        assert_eq!(user_agent("echo-operator", "echo/v2"), "echo/v2");
     }
 }

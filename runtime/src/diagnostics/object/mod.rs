@@ -263,7 +263,7 @@ fn key_waits(key_state: &KeyState, wait: &mut impl FnMut(WaitKind, &str, String)
         let working = human_duration(key_state.working.unwrap_or_default());
         wait(WaitKind::Worker, by, format!("a worker of {by} has been reconciling it for {working}"));
     }
-    if key_state.ready {
+    if key_state.ready && key_state.working.is_none() {
         wait(WaitKind::Queue, by, format!("its key waits for a worker of {by}"));
     }
 }

@@ -109,7 +109,7 @@ fn deadlines_stores_workers_and_queues_are_reported() {
             ..key_state("replicaset-controller")
         },
         KeyState { working: Some(30.0), ..key_state("job-controller") },
-        KeyState { working: Some(1.0), ..key_state("cronjob-controller") },
+        KeyState { working: Some(1.0), ready: true, ..key_state("cronjob-controller") },
         KeyState { ready: true, ..key_state("endpoints-controller") },
     ];
     let waits = waits(&Facts { store: Some((false, 2)), is_stale: true, ..facts(None, &states) });
