@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn provider_is_known_and_has_a_cluster_id() {
+    async fn unknown_provider_unreadable_config_and_missing_cluster_id_are_refused() {
         assert_eq!(refused(&["--cloud-provider=amce"]).await, "--cloud-provider is \"amce\": use one of acme, other");
         let missing = refused(&["--cloud-provider=acme", "--cloud-config=/does/not/exist"]).await;
         assert!(missing.starts_with("--cloud-config: cannot read /does/not/exist"), "{missing}");

@@ -25,7 +25,7 @@ pub const COMMAND: &str = "check-config";
 /// The flag for a check that reads only files and does not call the cloud.
 const FILES_ONLY: &str = "--files-only";
 
-/// The flag to list also what would happen to the load balancer of each Service.
+/// The flag that also lists what would happen to the load balancer of each Service.
 const SERVICES: &str = "--services";
 
 /// The text of `--help`.
@@ -51,8 +51,8 @@ const READ_BURST: u32 = 30;
 const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reads a manager's command line, which may be copied unchanged, and the configuration that the command line names.
-/// Then makes the provider's first calls, which show whether the cloud is reachable and accepts this cluster. Prints
-/// the first problem, if there is one, and returns a failure.
+/// Then makes the provider's first calls, unless `--files-only` is given: they show whether the cloud is reachable and
+/// accepts this cluster. Prints the first problem, if there is one, and returns a failure.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     let is_word = |argument: &String| [FILES_ONLY, SERVICES].contains(&argument.as_str());
     let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_word);

@@ -24,8 +24,7 @@ pub struct Context {
 /// A cloud controller.
 pub type Descriptor = component::descriptor::Descriptor<Context>;
 
-/// Returns [`Start::Run`] for the instance controllers if the provider supports instances;
-/// otherwise they are skipped.
+/// Returns [`Start::Run`] if the provider supports instances; a controller that needs them is skipped otherwise.
 pub fn needs_instances(context: &Context) -> Start {
     match context.cloud.provider().instances() {
         Some(_) => Start::Run,

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_has_every_line_as_an_overload() {
+    fn every_line_of_the_table_is_an_overload() {
         let table = include_str!("../data/functions.txt");
         let lines = table.lines().filter(|line| !line.starts_with('#')).count();
         let overloads: usize = Declarations::kubernetes().functions.values().map(Vec::len).sum();

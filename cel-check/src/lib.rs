@@ -5,8 +5,8 @@
 //! Expressions are not evaluated.
 //!
 //! Expressions and schemas may come from an attacker. The size and depth of expressions and types, and the steps of a
-//! check, are limited; an expression that exceeds a limit is not checked. A value whose type cannot be determined has
-//! the CEL type `dyn`, which allows every operation.
+//! check, are limited. An expression that exceeds a limit is not checked. A type that exceeds one is replaced by the
+//! CEL type `dyn`, which allows every operation; a value whose type cannot be determined has this type, too.
 //!
 //! ```
 //! use cel_check::admission::{Checker, MatchedKind, Params};

@@ -214,7 +214,7 @@ impl Type {
         self.is_same(other, true)
     }
 
-    /// Returns true if the types are equal if all type variables count as equal.
+    /// Returns true if the types are equal, except that different type variables count as equal.
     pub fn is_equivalent(&self, other: &Self) -> bool {
         self.is_same(other, false)
     }

@@ -45,7 +45,8 @@ pub fn prepare<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Resul
     Ok(kept)
 }
 
-/// Returns the controllers whose required API resources are served; logs the missing resources of all others.
+/// Returns the controllers whose required API resources are served, or whose discovery is refused. Logs a missing
+/// resource of each other controller.
 ///
 /// # Errors
 /// Fails if the API server cannot be reached.

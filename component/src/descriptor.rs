@@ -73,7 +73,7 @@ pub enum Start {
 pub struct Descriptor<C: 'static> {
     /// Its name in `--controllers`.
     pub name: &'static str,
-    /// Its service account in `kube-system`; its role is `system:controller:` and this name. Empty for a controller
+    /// Its service account in `kube-system`; its role is called `system:controller:<account>`. Empty for a controller
     /// that writes under the process's identity.
     pub service_account: &'static str,
     /// API resources without which the controller is skipped.

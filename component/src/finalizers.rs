@@ -46,7 +46,11 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
         "podgroup-protection-controller",
         "once all pods of the group have finished or are deleted",
     ),
-    ("networking.k8s.io/service-cidr-finalizer", "service-cidr-controller", "once no address of the range is in use"),
+    (
+        "networking.k8s.io/service-cidr-finalizer",
+        "service-cidr-controller",
+        "once no Service has an address that only this range contains",
+    ),
     ("customresourcecleanup.apiextensions.k8s.io", "kube-apiserver", "once all objects of the kind are deleted"),
     ("external-attacher/", "the CSI driver's external-attacher", "once the volume is detached"),
     (

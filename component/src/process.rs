@@ -243,7 +243,7 @@ impl Signals {
     }
 }
 
-/// Returns the options of a manager from its command line: for the objects of one namespace, or of all namespaces.
+/// Returns the options of a manager from its command line; `namespace`: the only namespace with objects to reconcile.
 pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerOptions {
     let elect = &options.leader_elect;
     let election = elect.enabled.then(|| {

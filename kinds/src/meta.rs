@@ -341,7 +341,7 @@ pub fn parse_version(text: &str) -> Result<u64, DecodeError> {
 }
 
 /// Maximum version: a revision of etcd is a signed 64-bit number. A hostile aggregated API may return any number. The
-/// number is limited because controllers wait for the version after one that they have read.
+/// limit keeps the next version, for which controllers wait, from overflowing.
 const MAX_VERSION: u64 = i64::MAX as u64;
 
 #[cfg(test)]
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_that_no_later_one_can_follow_is_refused() {
+    fn version_of_more_than_63_bits_is_refused() {
         for (text, expected) in [
             ("0", Some(0)),
             ("9223372036854775807", Some(MAX_VERSION)),

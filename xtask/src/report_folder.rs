@@ -47,11 +47,11 @@ impl ReportFolder {
     }
 
     /// Copies a program that is going to be measured, so that a build in the meantime does not change it. The copy of
-    /// the previous run is overwritten. `name` distinguishes programs with the same file name.
+    /// the previous run is replaced. `name` distinguishes programs with the same file name.
     pub fn copy_program(&self, name: &str, program: &Path) -> Result<PathBuf> {
         let folder = self.subfolder(PROGRAMS).and_then(|_| self.subfolder(&format!("{PROGRAMS}/{name}")))?;
         let copy = folder.join(program.file_name().context("a program without a name")?);
-        // A running program cannot be overwritten, but its file can be replaced. It may also be the program to copy.
+        // The previous copy is replaced, not overwritten: it may be running, and it may be `program` itself.
         let next = copy.with_extension("next");
         fs::copy(program, &next)
             .and_then(|_| fs::rename(&next, &copy))

@@ -5,7 +5,8 @@ use std::time::Duration;
 use providers::{CloudError, ErrorKind};
 use tokio::time::Instant;
 
-/// Maximum delay after failures. Upstream: service controller, maxRetryDelay.
+/// Maximum of the backoff; a cloud that throttles may request a longer delay. Upstream: service controller,
+/// maxRetryDelay.
 pub const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// First delay after a failure. Upstream: service controller, minRetryDelay.

@@ -2,8 +2,8 @@
 //! call it.
 //!
 //! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and there is no read while no
-//! controller calls the cloud. The process needs the permission to get these Secrets and no other. Calls that begin
-//! [`READ_INTERVAL`] after a change use the new credentials.
+//! controller calls the cloud. The process needs only the permission to get these Secrets. Calls that begin
+//! [`READ_INTERVAL`] after a change use the new credentials, unless the read fails or still runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,7 +163,8 @@ mod tests {
         }
     }
 
-    /// Returns Secrets over what a test stores, a provider, and the tokens that it has received; it refuses `bad` ones.
+    /// Returns a Secret that the test changes, its reader, a provider that refuses the token `bad`, and the tokens that
+    /// the provider has received.
     fn scripted() -> (Stored, Secrets, MockCloudProvider, Received) {
         let stored: Stored = Arc::new(StdMutex::new(Ok(Some((1, "one")))));
         let name = SecretName { namespace: "kube-system".into(), name: "cloud".into() };

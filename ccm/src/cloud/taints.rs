@@ -29,7 +29,7 @@ fn is_shutdown_taint(taint: &Taint) -> bool {
     taint.is(SHUTDOWN, kinds::taint::NO_SCHEDULE)
 }
 
-/// Returns the list of these taints without [`UNINITIALIZED`], of any effect.
+/// Returns the list of these taints without [`UNINITIALIZED`], which is removed whatever its effect is.
 pub fn initialized_taints(taints: &[Taint]) -> Value {
     list(taints.iter().filter(|taint| &*taint.key != UNINITIALIZED))
 }

@@ -54,7 +54,7 @@ pub static COMPONENT: Component = Component {
 /// Parses and validates the manager's command line, without the program's name.
 ///
 /// # Errors
-/// All errors: parse errors, and violated rules about the other flags.
+/// All errors: parse errors, and violated rules. A rule about a flag whose value could not be parsed is not checked.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

@@ -14,7 +14,7 @@ component::flags! {
         "allow-untagged-cloud": Bool = "false", Effective, "Run with a cloud provider that has no cluster ID" deprecated "will be removed; tag the instances with the cluster";
         "cloud-config": Text = "", Effective, "Configuration file of the cloud provider; empty for none";
         "cloud-provider": Text = "", Effective, "Cloud provider, one of those that are built in";
-        "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are managed";
+        "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are deleted";
         "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognizes the resources of this cluster";
         "configure-cloud-routes": Bool = "true", Effective, "Create a cloud route for each Node's pod CIDR";
         "external-cloud-volume-plugin": Text = "", NoEffect, "Has no effect on cloud controllers";
@@ -27,8 +27,8 @@ component::flags! {
 component::flags! {
     const CONTROLLERS;
     "Cloud-node-controller" {
-        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 is the value of --concurrent-node-syncs";
-        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialized concurrently; their cloud requests are sent in batches";
+        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 for as many as are initialized concurrently";
+        "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialized concurrently, 50 if the flag is not given; their cloud requests are sent in batches";
     }
     "Cloud-node-lifecycle-controller" {
         "concurrent-node-lifecycle-syncs": Int32 = "1", Effective, "Nodes tainted or deleted concurrently; their instances are read from the cloud in one batch";
@@ -39,7 +39,7 @@ component::flags! {
         "concurrent-service-syncs": Int32 = "1", Effective, "Services whose load balancers are reconciled concurrently";
         "default-tags": Map = "", Effective, "Tags of all cloud resources of Services, as key=value, comma-separated; they override those of a Service";
         "external-managed-tags": Strings = "[]", Effective, "Keys of tags that other tools set on the cloud resources of Services: this manager neither sets nor removes them";
-        "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of deleted Services";
+        "load-balancer-audit-period": Duration = "1h0m0s", Effective, "How often the cloud is searched for leaked resources of Services";
         "load-balancer-class": Strings = "[]", Effective, "Values of spec.loadBalancerClass whose load balancers this manager creates, in addition to Services without a class; for AWS, service.k8s.aws/nlb takes over from the AWS Load Balancer Controller, and also selects Services without a class whose annotation aws-load-balancer-type is external or nlb-ip";
         "load-balancer-readiness-gates": Bool = "false", Effective, "Set the readiness gates of pods once their load balancer reports them as healthy; watches all pods, and needs the permissions in deploy/ccm-targets-rbac.yaml";
         "load-balancers-without-class": Bool = "true", Effective, "Create load balancers for Services without spec.loadBalancerClass; false leaves them to another controller";
@@ -80,6 +80,6 @@ component::flags! {
 component::flags! {
     const NODES;
     "Misc" {
-        "node-status-update-frequency": Duration = "5m0s", Effective, "How often the addresses of all Nodes are compared with the cloud's";
+        "node-status-update-frequency": Duration = "5m0s", Effective, "How often addresses, labels and taints of all Nodes are compared with their instances";
     }
 }

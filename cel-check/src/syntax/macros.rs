@@ -220,7 +220,7 @@ impl Expansion<'_> {
     fn filter(&mut self, target: Expr, mut arguments: Vec<Expr>) -> Expanded {
         let variables = LoopVariables { first: self.name(&arguments[0])?, second: None };
         let filter = arguments.remove(1);
-        // The element is the loop variable itself: the expression that declares it is its name.
+        // The element is the loop variable itself, so the argument that declares the variable is also the element.
         let parts = self.collect(arguments.remove(0), Some(filter))?;
         self.comprehension(target, variables, parts)
     }
@@ -244,7 +244,8 @@ impl Expansion<'_> {
         self.comprehension(target, variables, parts)
     }
 
-    /// Binds `name` to a value in `result`: a loop without steps whose accumulator is the name.
+    /// Returns `result`, in which `name` stands for `value`: a loop over an empty list, whose accumulator is called
+    /// `name` and keeps its initial value.
     fn bind(&mut self, name: &str, value: Expr, result: Expr) -> Expanded {
         let comprehension = Comprehension {
             range: self.builder.list(self.offset, Vec::new())?,

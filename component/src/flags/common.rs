@@ -46,7 +46,7 @@ crate::flags! {
         "cert-dir": Text = "", Effective, "Directory for generated certificates; ignored when --tls-cert-file and --tls-private-key-file are given";
         "disable-http2-serving": Bool = "false", Effective, "Serve HTTP/1.1 only";
         "http2-max-streams-per-connection": Int = "0", Effective, "Streams a client may have open in one HTTP/2 connection; 0 for the library's default";
-        "permit-address-sharing": Bool = "false", Effective, "No effect: SO_REUSEADDR is always set";
+        "permit-address-sharing": Bool = "false", Effective, "Listen with SO_REUSEADDR; true and false are the same, because it is always set";
         "permit-port-sharing": Bool = "false", Effective, "Listen with SO_REUSEPORT";
         "tls-cert-file": Text = "", Effective, "PEM certificate (and chain) for HTTPS; without it, a self-signed certificate is generated";
         "tls-cipher-suites": Strings = "[]", Effective, "Cipher suites of the server, by their IANA names; empty for the library's default";

@@ -28,9 +28,9 @@ impl Stage {
 /// The specification of a gate since a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The 1.x version from which this applies; 0 for all versions that can be emulated.
+    /// The 1.x version from which the specification applies; 0 for all versions that can be emulated.
     pub since: u16,
-    /// The smallest 1.x minimum compatibility version for which this applies.
+    /// The specification applies if the minimum compatibility version is this 1.x version or a later one.
     pub min_compatibility: u16,
     /// The stage of the feature.
     pub stage: Stage,

@@ -122,7 +122,7 @@ pub struct Options {
 /// then `--version`, then the rules of options.Validate.
 ///
 /// # Errors
-/// All errors: parse errors, and violated rules about the other flags.
+/// All errors: parse errors, and violated rules. A rule about a flag whose value could not be parsed is not checked.
 pub fn parse(
     component: &'static Component,
     arguments: impl IntoIterator<Item = String>,

@@ -14,7 +14,7 @@ pub struct Parsed {
     pub values: Vec<Option<Value>>,
     /// All errors, in order.
     pub errors: Vec<FlagError>,
-    /// The flags with refused values.
+    /// The flags whose values are missing or refused.
     pub refused: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Rules about flags that all of upstream's binaries check.
+//! Rules about flags, which the binaries share. Each binary checks those that upstream's binary checks.
 
 use super::controllers::{self, Selection, UpstreamController};
 use super::flag_error::FlagError;
@@ -139,7 +139,8 @@ pub fn request_headers(values: &Values, gates: &Gates, violations: &mut Violatio
     });
 }
 
-/// Refuses values of gates that would be ignored. Values by AllAlpha, AllBeta or an emulated version are not refused.
+/// Refuses a fixed gate that `--feature-gates` sets by name to a value that is neither its fixed value nor its default:
+/// the value would be ignored. The values that AllAlpha, AllBeta or an emulated version give to gates are not refused.
 pub fn fixed_gates(gates: &Gates, violations: &mut Violations) {
     for (gate, fixed) in gates.ignored_requests() {
         let refused = if fixed.value { "off" } else { "on" };

@@ -5,7 +5,7 @@ use super::value::Type;
 /// The implementation status of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The value is used.
+    /// The value is used; or no code needs it, because with each valid value the process behaves as upstream does.
     Effective,
     /// The value is validated, stored and shown in `/configz` and `/flagz`, but nothing depends on it. Either upstream
     /// ignores it too, or it belongs to a feature that does not exist here, or the behaviour here is fixed.
@@ -52,7 +52,7 @@ pub(super) fn position(flags: &[Flag], name: &str) -> Option<usize> {
 /// Concatenates parts of a table.
 ///
 /// # Panics
-/// If the parts do not have `N` flags in total. In a constant, this is an error of the compiler.
+/// If the parts do not have `N` flags in total. In a constant, this is a compile error.
 #[must_use]
 pub const fn joined<const N: usize>(parts: &[&[Flag]]) -> [Flag; N] {
     let mut all = [parts[0][0]; N];

@@ -20,7 +20,7 @@ pub enum Type {
     Duration,
     /// Any text.
     Text,
-    /// An IP address; blank keeps the default.
+    /// An IP address; a blank one changes nothing.
     Ip,
     /// pflag's StringSlice: one CSV record; the first occurrence replaces the default, later ones append.
     Strings,
@@ -325,8 +325,8 @@ fn scaled(number: &str, unit: i128) -> Option<i128> {
     digits(whole)?.checked_mul(unit)?.checked_add(digits(fraction)? * unit / scale)
 }
 
-/// Parses the first record of a CSV text as strictly as Go (encoding/csv): a quote is allowed only at the start of an
-/// item, and must be closed there.
+/// Parses the first record of a CSV text as strictly as Go (encoding/csv): the text of an item may contain quotes only
+/// if the whole item is quoted, and then each as two quotes.
 fn csv_record(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());

@@ -149,8 +149,8 @@ pub(crate) fn start(binary: &'static str, options: &Options) -> SetVerbosity {
     }
 }
 
-/// Returns the writer of errors to one stream and of other lines to another. In text, warnings go to the stream of
-/// errors; in JSON, to the other one.
+/// Returns a writer that writes errors to `errors` and other lines to `others`. Warnings are written to `errors` as
+/// text, and to `others` as JSON.
 ///
 /// Upstream: component-base logs/api/v1, klogMsgRouter; logs/json, NewJSONLogger.
 fn streams<E, O>(form: Form, errors: E, others: O) -> impl for<'a> MakeWriter<'a> + Send + Sync + 'static

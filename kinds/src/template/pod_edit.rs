@@ -129,7 +129,7 @@ fn put_claim(spec: &mut Vec<u8>, name: &str, claim: &str) {
 /// Returns a whole pod (the content of the envelope) with these labels and these volumes of claims, for a PUT.
 ///
 /// # Errors
-/// When the pod is not well-formed: a part of it must not replace the whole.
+/// When the pod is not well-formed: a PUT of only the fields before the malformed one would delete the others.
 pub fn repaired(object: &[u8], labels: &[(&str, String)], claims: &[(String, String)]) -> Result<Vec<u8>, WireError> {
     let mut repaired = Vec::with_capacity(object.len() + 256);
     for field in fields(object) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_claims_replace_those_of_their_names() {
+    fn volumes_of_claims_replace_volumes_with_the_same_names() {
         let pod = |volumes: &[&str]| {
             let mut message = Vec::new();
             message.put_message(pod::METADATA, |meta| meta.put_entry(object_meta::LABELS, "index", "old"));

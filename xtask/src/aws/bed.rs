@@ -180,8 +180,8 @@ impl Bed {
         .await
     }
 
-    /// Waits until AWS gets no calls for this time, except for idle calls; returns the time of the last call, or now if
-    /// there was none.
+    /// Waits until AWS gets no calls for this time, except for idle calls. Returns the time of the last call, or the
+    /// time at which the wait began if there was none.
     ///
     /// # Errors
     /// If it takes too long, or a process of the bed ends.

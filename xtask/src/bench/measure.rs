@@ -38,11 +38,11 @@ pub enum Scenario {
     GarbageCollection,
     /// A thousand nodes renew their leases
     NodeLeases,
-    /// All controllers, where nothing happens in an empty cluster
+    /// All controllers while nothing happens in an empty cluster
     AllIdle,
     /// All controllers: a start among many pods, until the first new pod is created
     AllColdStart,
-    /// All controllers, where nothing happens among many pods
+    /// All controllers while nothing happens among many pods
     AllMemory,
     /// Claims are created, until all of them and their volumes are bound
     VolumesProvision,
@@ -50,11 +50,11 @@ pub enum Scenario {
     VolumesAttach,
     /// A few pods at a time with a volume each: started, moved to another node, deleted
     VolumesMove,
-    /// The controllers of volumes, where nothing happens among bound claims
+    /// The controllers of volumes while nothing happens among bound claims
     ClaimsAtRest,
     /// All controllers: a start among many pods, half of which have a volume, until the first new pod is created
     AllClaimsColdStart,
-    /// All controllers, where nothing happens among many pods, half of which have a volume
+    /// All controllers while nothing happens among many pods, half of which have a volume
     AllClaimsMemory,
     /// All controllers: a start among many custom kinds, each of which has garbage to collect, and the time after it
     ManyKinds,

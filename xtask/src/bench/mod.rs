@@ -4,13 +4,13 @@
 mod api;
 mod autoscaling;
 mod endpoint_churn;
+mod groups;
 mod kubelets;
 mod lag;
 mod many_kinds;
 mod many_pods;
 mod measure;
 mod mixed;
-mod passes;
 mod plot;
 mod report;
 mod requests;
@@ -240,7 +240,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     let binaries = Binaries { ours, upstream };
     let report = Report::create(arguments.report.clone())?;
     let runtime = tokio::runtime::Runtime::new()?;
-    let (measurements, failures) = runtime.block_on(passes::measure(&arguments, &binaries, &report))?;
+    let (measurements, failures) = runtime.block_on(groups::measure(&arguments, &binaries, &report))?;
 
     let rows = rows(&measurements);
     println!("{}", report::table(&rows));

@@ -14,7 +14,9 @@ const COPIES: &str = "component/src/flags/mod.rs";
 /// Files that only validate values.
 const CHECKS: [&str; 2] = ["rules.rs", "validate.rs"];
 
-/// Flags that need no reader: every accepted value describes the program's fixed behaviour.
+/// Flags that need no reader, because with each valid value the process behaves as upstream does. The only valid lock
+/// is a Lease; and Go sets SO_REUSEADDR on each listening socket, so `permit-address-sharing` changes nothing in
+/// upstream.
 const WITHOUT_READER: [&str; 2] = ["leader-elect-resource-lock", "permit-address-sharing"];
 
 /// The prefix that the autoscaler adds to the names of its flags when it reads them.

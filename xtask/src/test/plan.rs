@@ -59,11 +59,13 @@ pub enum Work {
     Cargo(Vec<String>),
     /// Like [`Work::Cargo`]; without cargo-deny, the checks that are possible without it.
     CargoDeny(Vec<String>),
-    /// cargo with these arguments, whose tests are counted; the environment names upstream's files.
+    /// cargo with these arguments, whose tests are counted. Environment variables contain the folders of upstream's
+    /// downloaded `generated.proto` files.
     Tests(Vec<String>),
     /// Like [`Work::Tests`], with every alpha and beta feature gate on.
     TestsWithAllGates(Vec<String>),
-    /// The programs of the control plane.
+    /// Builds the programs that tests start by default: the control plane, the renderer of charts, upstream's manager,
+    /// and the CSI driver with its sidecars.
     Programs,
     /// The smoke test of a real cluster.
     RealCluster {
@@ -166,7 +168,7 @@ fn plan_with_all_gates(request: &Request) -> Result<Vec<Stage>> {
     Ok(stages)
 }
 
-/// Returns the prefix of a name in the faults' module.
+/// Returns the name with the prefix of the module of faults, unless it has that prefix.
 fn in_faults(name: &str) -> String {
     if name.starts_with(FAULTS) { name.to_owned() } else { format!("{FAULTS}{name}") }
 }

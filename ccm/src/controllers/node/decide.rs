@@ -8,7 +8,7 @@ use kinds::names::{is_label_key, is_label_value};
 use kinds::{Node, Str};
 use providers::{Address, AddressKind, Instance};
 
-/// The labels of zone, region and instance type: the beta label and its successor.
+/// The labels of zone, region and instance type: the beta label and its stable successor.
 pub const LABEL_PAIRS: [(&str, &str); 3] = [
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),

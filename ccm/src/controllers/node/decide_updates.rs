@@ -19,7 +19,7 @@ pub type LabelEdits = BTreeMap<String, Option<String>>;
 /// The changes of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// New addresses; `None`: unchanged.
+    /// New addresses; `None`: unchanged. With an error, too, the node keeps its addresses.
     pub addresses: Result<Option<Vec<Address>>, BadNodeIp>,
     /// Changed labels.
     pub labels: LabelEdits,

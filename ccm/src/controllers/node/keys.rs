@@ -45,8 +45,8 @@ pub(super) fn initialized() -> u64 {
     index_key("initialized")
 }
 
-/// Returns the key of a node that was deleted, is uninitialized, or has outdated stable
-/// labels.
+/// Returns the key of a node that was deleted, is uninitialized, or has a beta label whose stable successor is missing
+/// or has another value (see [`reconciled_labels`]).
 pub(super) fn key_of_change(change: &Change<'_, Node>) -> Option<Key> {
     let key = Key::Node(change.new.or(change.old)?.meta.key());
     let Some(node) = change.new else { return Some(key) };

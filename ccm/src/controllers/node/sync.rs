@@ -230,7 +230,8 @@ impl CloudNode {
         Ok(Outcome::RequeueAfter(self.frequency))
     }
 
-    /// Writes the changes of a node that was read before its instance.
+    /// Writes the changes of a node after its instance was read. The node is read again, because it may have changed in
+    /// the meantime.
     async fn update_node(&self, node: &Node, instance: &Instance) {
         let Some(current) = self.read(&node.meta.key()).current() else { return };
         if current.meta.uid != node.meta.uid || is_uninitialized(&current) {
@@ -243,7 +244,8 @@ impl CloudNode {
         }
     }
 
-    /// Writes the changes of an initialized node. A conflict of its labels and taints does not delay its addresses.
+    /// Writes the changes of an initialized node. If the write of labels and taints fails, the addresses are written
+    /// nevertheless.
     async fn write_changes(&self, node: &Node, changes: Changes) -> Result<(), WriteError> {
         // Labels and taints are written before the addresses: the patch replaces all taints, so it is valid only for
         // the version that the taints were read from.

@@ -1,4 +1,4 @@
-//! The decision about a node that is not ready, given the state of its instance: policy, no IO.
+//! The decision about a node, given its readiness and the state of its instance: policy, no IO.
 //!
 //! A node is deleted only if it is older than [`MIN_NODE_AGE`], and the cloud has reported twice, at least
 //! [`MIN_REPORT_SPAN`] apart, that its instance does not exist. An existing instance resets the count. An error changes

@@ -37,7 +37,7 @@ impl MissingInstances {
         self.missing.remove(node);
     }
 
-    /// Returns true if this controller has deleted the node. The cache may still contain it.
+    /// Returns true if this controller has deleted the node, or is about to. The cache may still contain the node.
     pub(super) fn is_deleted(&self, node: &Uid) -> bool {
         self.missing.get(node).is_some_and(|entry| entry.deleted)
     }

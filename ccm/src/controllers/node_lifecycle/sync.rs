@@ -69,7 +69,7 @@ impl Lifecycle {
         }
         let begun = Instant::now();
         let nodes = self.nodes_to_check();
-        // Decided once: the returned states are assigned to the nodes by their order.
+        // Each node's need is decided only here, because the returned states are assigned to the nodes by their order.
         let nodes = nodes.into_iter().map(|node| (needs_instance_state(&self.facts(&node)), node));
         let nodes: Vec<(bool, Arc<Node>)> = nodes.collect();
         let requested: Vec<_> = nodes

@@ -32,7 +32,7 @@ pub trait ClusterAccess: Send + Sync + 'static {
     /// Records a warning about a route that could not be created.
     fn warn(&self, node: &RouteNode, message: String);
 
-    /// Writes a node's condition `NetworkUnavailable`: whether its routes exist.
+    /// Writes a node's condition `NetworkUnavailable`; `created`: all of its routes exist.
     async fn set_network_condition(&self, node: &RouteNode, created: bool) -> Result<(), String>;
 }
 

@@ -1,8 +1,9 @@
-//! The audit: finds cloud resources of deleted Services, and deletes them where the command line allows it.
+//! The audit: finds cloud resources that no Service requests, reports them, and deletes those of deleted Services if
+//! the command line allows it.
 //!
 //! A leak is proven by two audits that are a whole period apart, and by a read from the API server: a cache may be
-//! behind, and the cloud may list a resource late. The provider deletes only resources whose tags name this cluster
-//! alone.
+//! behind, and the cloud may list a resource late. Only resources whose tags prove that they
+//! are this cluster's are deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -26,7 +27,8 @@ const MAX_PARTS: usize = 10;
 
 /// The state between two audits.
 pub struct Audit {
-    /// `--collect-leaked-load-balancers`: proven leaks are deleted, not only reported.
+    /// `--collect-leaked-load-balancers`: a leak is deleted if its Service does not exist and its tags prove that it is
+    /// this cluster's ([`Owned::certain`]). Other leaks are only reported.
     pub collects: bool,
     /// Interval between two audits.
     pub every: Duration,
@@ -203,7 +205,7 @@ impl<S: Cluster> Scope<'_, S> {
             })
             .collect();
         let absent = without(suspects.clone(), &live, self.cloud);
-        // A Service that is not in the cache yet is not a leak: the next audit finds it there.
+        // The resources of an existing Service that is not in the cache yet are no leak: the Service may request them.
         let cached: Vec<LoadBalancerId> =
             self.kubernetes.services().iter().map(|one| decide::id(&one.meta, self.cluster)).collect();
         let uncached = without(suspects.clone(), &cached, self.cloud);
@@ -215,7 +217,7 @@ impl<S: Cluster> Scope<'_, S> {
     fn report(&self, leak: &Leak) {
         let Leak { owned, absent } = leak;
         warn!(service = %owned.id, uid = owned.id.uid, resources = parts(owned), "leaked cloud resources found");
-        let cause = if *absent { "the Service no longer exists" } else { "the Service requests no load balancer here" };
+        let cause = if *absent { "the Service no longer exists" } else { "the Service is not of type LoadBalancer" };
         let fix = match (absent, owned.certain) {
             (true, true) => "delete them by hand, or set --collect-leaked-load-balancers",
             _ => "delete them by hand if they are not needed",

@@ -11,7 +11,7 @@ use runtime::events::{EventType, ObjectReference};
 use super::annotations::AnnotationEdits;
 use super::pod_conditions::PodCondition;
 
-/// Reason why an object was not written.
+/// The error of a write or of an uncached read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The object was deleted, or replaced by one with the same name. The watch delivers that as a separate change.
@@ -20,7 +20,7 @@ pub enum Refusal {
     /// The object was changed after it was cached. The watch delivers that change.
     #[error("the object was changed")]
     Changed,
-    /// The write failed. The API server may have applied it nevertheless.
+    /// The request failed. The API server may have applied a write nevertheless.
     #[error("{0}")]
     Failed(String),
 }

@@ -26,7 +26,8 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 /// Desired state of a Service's load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DesiredState {
-    /// No load balancer, or a load balancer of another controller: this controller does nothing.
+    /// No load balancer, or a load balancer of another controller. One that this process has created is deleted without
+    /// writing to the Service.
     Nothing,
     /// This controller's load balancer.
     LoadBalancer,
@@ -98,8 +99,8 @@ pub fn spec(service: &Service, cluster: &str, prefixes: &[String]) -> Result<Loa
     Ok(LoadBalancerSpec { source_ranges, ..spec_without_ranges(service, cluster, prefixes)? })
 }
 
-/// Returns the request without the IP ranges of clients. It is not used to create or change a load balancer, which would
-/// then be open to any client.
+/// Returns the request without the IP ranges of clients. It is not used to create or change a load balancer, which
+/// would then be open to any client.
 ///
 /// # Errors
 /// Same as [`spec`].

@@ -15,7 +15,8 @@ use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerSta
 /// The request of a Service, read before any action.
 #[derive(Debug)]
 pub enum Request {
-    /// No load balancer is requested, and none from this controller is expected to exist.
+    /// No load balancer of this controller is requested, and the Service is not changed. A load balancer that this
+    /// process has created is deleted.
     Nothing,
     /// A load balancer is no longer requested; because the Service has the finalizer, one may exist.
     Removal,
@@ -67,7 +68,7 @@ impl Request {
         }
     }
 
-    /// Returns the load balancer that exists once the reconcile is done.
+    /// Returns the desired load balancer: the requested one, or that of the last valid request.
     pub fn wanted(&self) -> Option<&Wanted> {
         match self {
             Self::Wanted(wanted) => Some(wanted),

@@ -1,4 +1,4 @@
-//! Services whose request is invalid after a restart: the last valid one is unknown, and the targets of their load
+//! Services whose request is invalid after a restart: the last valid request is unknown, and the targets of their load
 //! balancers follow nodes and endpoints nevertheless.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Lists what the controller would do with each Service, before it takes over from another cloud controller manager.
-//! Changes nothing.
+//! Lists what this controller would do with the load balancer of each Service, before it takes over from another cloud
+//! controller manager. Changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::cloud::retry;
 /// Width of the column with the change.
 const CHANGE_WIDTH: usize = 9;
 
-/// Returns a line for each Service that has or had a load balancer: its name, the change, and the reason.
+/// Returns a line for each Service that requests or may have a load balancer: its name, the change, and the reason.
 pub async fn lines(services: &[Service], cluster: &str, cloud: &dyn LoadBalancers) -> Vec<String> {
     let by_key: BTreeMap<ObjectKey, &Service> = services.iter().map(|one| (one.meta.key(), one)).collect();
     let mut rows = Vec::new();
@@ -36,7 +36,7 @@ async fn forecast_service(
     let has_finalizer = decide::has_finalizer(&service.meta);
     let is_deleted = service.meta.is_deleting();
     let without_request = match decide::desired_state(service, &features.classes, false) {
-        DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted, without this finalizer")),
+        DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted and lacks the finalizer")),
         DesiredState::Nothing => Some(("left", "its class belongs to another controller")),
         DesiredState::Cleanup if is_deleted => Some(("deleted", "the Service is being deleted")),
         DesiredState::Cleanup => Some(("deleted", "the Service no longer requests a load balancer")),

@@ -13,7 +13,7 @@ use super::decide::{self, concerns};
 use super::load_balancer_state::LoadBalancerStates;
 use super::targets;
 
-/// Time over which additional nodes are coalesced. Nodes that may no longer receive traffic are not delayed.
+/// Time over which new targets are coalesced. Changes of nodes that are targets already are not delayed.
 const NODE_BATCH_WINDOW: Duration = Duration::from_secs(1);
 
 /// A unit of work of this controller.
@@ -130,8 +130,8 @@ pub fn subscribe_slices<S: Send + Sync + 'static>(
     });
 }
 
-/// Returns true if a pod has readiness gates with this prefix and a change alters them, or if it starts or stops
-/// waiting only for these.
+/// Returns true if a pod has readiness gates with this prefix, and a change alters its gates, or begins or ends the
+/// time in which the pod waits only for gates with this prefix.
 pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     let relevant = |pod: &Arc<GatedPod>| (pod.waits_only_for(prefix), pod.gates.clone());
     let gated = [change.old, change.new].into_iter().flatten().any(|pod| pod.prefixed_gates(prefix).next().is_some());

@@ -1,4 +1,5 @@
-//! The [`Cluster`] of the running controller: reads from the caches, writes as patches of the status subresource.
+//! The [`Cluster`] of the running controller: reads from the caches unless a method requires an uncached read, and
+//! writes as patches of the status subresource.
 
 use std::sync::{Arc, Mutex};
 

@@ -54,7 +54,8 @@ pub struct LoadBalancerState {
     pub announced: Option<Announced>,
     /// Consecutive failed calls.
     pub failures: u32,
-    /// The pause after a failed call: no call before it ends.
+    /// The pause after a failed call: the same request is not retried before it ends. Another request and new targets
+    /// wait only if the cloud throttles.
     pub pause: Option<Pause>,
     /// The last event about a failed call or write.
     pub last_report: LastReport,
@@ -120,7 +121,7 @@ impl LoadBalancerState {
         }
     }
 
-    /// Returns true if the cloud throttles. Then no call of any kind may be made.
+    /// Returns true if the failed call was throttled. Then no call of any kind may be made before the pause ends.
     pub fn is_throttled(&self) -> bool {
         self.pause.as_ref().is_some_and(|pause| pause.throttled)
     }

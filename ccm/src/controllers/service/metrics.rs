@@ -1,11 +1,11 @@
-//! Metrics: updates of the hosts of load balancers, under upstream's names, and leaked resources of deleted Services.
+//! Metrics: updates of the targets of load balancers, which upstream's names call hosts, and leaked resources.
 //! Upstream: cloud-provider, controllers/service.
 
 use std::time::Duration;
 
 use runtime::metrics::{Count, Gauges, Metrics, Seconds, powers_of_two};
 
-/// Metrics of the nodes behind load balancers.
+/// Metrics of the targets of load balancers.
 pub struct Hosts {
     updates: Count,
     failures: Count,
@@ -39,7 +39,7 @@ impl Hosts {
         }
     }
 
-    /// Records an update of the hosts of one load balancer, and whether it succeeded.
+    /// Records an update of the targets of one load balancer; `succeeded` is its result.
     pub fn record_update(&self, time: Duration, succeeded: bool) {
         self.updates.add();
         self.update.observe(time.as_secs_f64());
@@ -48,7 +48,7 @@ impl Hosts {
         }
     }
 
-    /// Records the time of a search for the load balancers whose hosts have changed.
+    /// Records the time in which the nodes were gathered, and the Services whose targets they are were requeued.
     pub fn record_pass(&self, time: Duration) {
         self.pass.observe(time.as_secs_f64());
     }

@@ -1,7 +1,7 @@
 //! service-lb-controller: reconciles the cloud's load balancers with Services of type LoadBalancer.
 //!
 //! Watches Services and Nodes, and EndpointSlices if the provider may have endpoints as targets. Calls the provider,
-//! keeps a finalizer on a Service while cloud resources of it may exist, and writes `status.loadBalancer`.
+//! keeps a finalizer on a Service while its cloud resources may exist, and writes `status.loadBalancer`.
 //! Upstream: cloud-provider, controllers/service.
 
 mod annotations;

@@ -1,7 +1,7 @@
 //! Policy: the conditions of pods with readiness gates. Pure functions.
 //!
-//! A pod with such a gate gets traffic as soon as its containers are ready and it waits for no other gate. Otherwise
-//! the load balancer could never find it healthy. A condition that became true is not changed again
+//! A pod that waits for its load balancer gets traffic as soon as its containers are ready and it waits for no other
+//! gate. Otherwise the load balancer could never find it healthy. A condition that became true is not changed again
 //! (aws-load-balancer-controller, pkg/targetgroupbinding, updateTargetHealthPodConditionForPod).
 
 use std::net::IpAddr;

@@ -1,4 +1,5 @@
-//! Records that a provider keeps of a Service: ConfigMaps in its namespace, which are deleted with the Service.
+//! Records that a provider keeps of a Service: ConfigMaps in the Service's namespace, which are deleted with the
+//! Service.
 
 use std::collections::BTreeMap;
 

@@ -16,8 +16,8 @@ use crate::cloud::instances;
 /// Label that excludes a node from load balancers (core/v1, LabelNodeExcludeBalancers).
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// Taints of nodes that an autoscaler is about to remove: of the cluster autoscaler, and of Karpenter, which the AWS
-/// Load Balancer Controller respects too. Upstream: service controller, ToBeDeletedTaint.
+/// Taints of nodes that an autoscaler is about to remove: that of the cluster autoscaler (upstream: cloud-provider,
+/// controllers/service, ToBeDeletedTaint), and that of Karpenter, as in the AWS Load Balancer Controller.
 const LEAVING: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
 
 /// Returns true if an autoscaler is about to remove the node.

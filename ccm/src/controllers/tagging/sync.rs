@@ -52,7 +52,7 @@ impl QueueKey for Round {}
 
 impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("all instances without their tags")
+        f.write_str("all instances whose tags have to be added or removed")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Amounts that single objects count for, by the name of a quota's resource. Upstream: pkg/quota/v1/evaluator/core.
+//! The amount of a quota's resource that one object uses. Upstream: pkg/quota/v1/evaluator/core.
 
 use std::collections::{HashMap, HashSet};
 
@@ -99,7 +99,7 @@ pub fn is_in_use(pod: &Pod, grace: i64, now: Timestamp) -> bool {
     !pod.is_terminal() && (!pod.meta.is_deleting() || now.as_second() <= pod.meta.deletion.0.saturating_add(grace))
 }
 
-/// Returns the amounts that a pod counts for; `in_use` is the result of [`is_in_use`].
+/// Returns the amount of the quota's resource `name` that a pod uses; `in_use` is the result of [`is_in_use`].
 pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
     let from =
         |amounts: &kinds::resource_list::Amounts<'_>, key: &str| amounts.get(key).copied().unwrap_or(Amount::ZERO);
@@ -117,8 +117,8 @@ pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
     }
 }
 
-/// Returns the amounts that a Service counts for. A Service of type LoadBalancer that allocates no node ports counts
-/// only those that it has.
+/// Returns the amount of the quota's resource `name` that a Service uses. If a Service of type LoadBalancer allocates
+/// no node ports, only the ports that have one count.
 pub fn of_service(name: &str, service: &Service) -> Amount {
     let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
     let allocated =
@@ -137,7 +137,7 @@ pub fn of_service(name: &str, service: &Service) -> Amount {
     })
 }
 
-/// Returns the amounts that a PersistentVolumeClaim counts for.
+/// Returns the amount of the quota's resource `name` that a PersistentVolumeClaim uses.
 pub fn of_volume_claim(name: &str, claim: &ClaimUsage) -> Amount {
     let what = match name.split_once(BY_STORAGE_CLASS) {
         Some((class, what)) if claim.class.as_deref() == Some(class) => what,
@@ -180,7 +180,8 @@ impl Classes {
         }
     }
 
-    /// Returns true if devices of a class count for an extended resource, or for the class by its own name.
+    /// Returns true if devices of a class count for a resource: an extended resource that the class provides, or
+    /// `deviceclass.resource.kubernetes.io/<class>`.
     fn provides(&self, class: &str, resource: &str) -> bool {
         match resource.strip_prefix(DEVICE_CLASS_RESOURCE) {
             Some(name) => name == class && self.names.contains(class),
@@ -189,14 +190,14 @@ impl Classes {
     }
 }
 
-/// Returns true if device classes decide which devices count for a quota's resource: it is an extended resource, or a
-/// class by its own name.
+/// Returns true if the cluster's device classes may decide which devices count for a quota's resource: the resource is
+/// `requests.` with an extended resource or with `deviceclass.resource.kubernetes.io/<class>`.
 pub fn may_depend_on_classes(name: &str) -> bool {
     name.strip_prefix("requests.").is_some_and(|resource| resource.contains('/'))
 }
 
-/// Returns the amounts that a ResourceClaim counts for. `pod` is the usage of the pod for which the claim was created:
-/// devices that the pod's requests contain are not counted twice.
+/// Returns the amount of the quota's resource `name` that a ResourceClaim uses. `pod` is the usage of the pod for which
+/// the claim was created: devices that the pod's requests contain are not counted twice.
 pub fn of_device_claim(name: &str, claim: &ResourceClaim, classes: &Classes, pod: Option<&Usage<'_>>) -> Amount {
     let devices = |counts: &dyn Fn(&str) -> bool| {
         let counted = claim.devices.iter().filter(|(class, _)| counts(class));

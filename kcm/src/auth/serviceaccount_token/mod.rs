@@ -1,8 +1,8 @@
 //! serviceaccount-token-controller: fills the token Secrets that users create for a service account, and deletes them
 //! when the account is deleted.
 //!
-//! It writes with the identity of the process, because the service accounts of the other controllers depend on this
-//! controller. Upstream: pkg/controller/serviceaccount, TokensController.
+//! It writes with the identity of the process, as in upstream, which gives this controller no service account.
+//! Upstream: pkg/controller/serviceaccount, TokensController.
 
 mod decide;
 mod keys;

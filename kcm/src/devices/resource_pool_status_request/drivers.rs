@@ -12,7 +12,7 @@ use runtime::worker::{Outcome, Reconcile, ReconcileError};
 
 use super::PENDING;
 
-/// Reconciles drivers. A change of a slice adds one key to its queue, however many requests wait.
+/// Reconciles drivers. A change of a slice adds one key to the queue of drivers, however many requests wait.
 pub struct Drivers {
     /// All requests.
     pub requests: Arc<Store<ResourcePoolStatusRequest>>,

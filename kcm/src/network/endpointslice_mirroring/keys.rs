@@ -25,7 +25,8 @@ pub fn of_endpoints(change: &Change<'_, Endpoints>) -> Option<ObjectKey> {
     (mirrored(change.old) || mirrored(change.new)).then_some(key)
 }
 
-/// Returns the key of the Endpoints of a Service that lost or got its selector.
+/// Returns the key of the Endpoints of a Service without a selector that was created or deleted, or of a Service that
+/// lost or got its selector.
 pub fn of_service(change: &Change<'_, Service>) -> Option<ObjectKey> {
     let is_bare = |service: &Arc<Service>| service.selector.is_empty();
     let is_relevant = match (change.old, change.new) {

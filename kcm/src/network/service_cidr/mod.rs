@@ -1,5 +1,5 @@
-//! service-cidr-controller: marks the ranges from which Services get addresses as ready, and blocks the deletion of a
-//! range while a Service needs it.
+//! service-cidr-controller: sets the condition Ready of ServiceCIDRs, the ranges from which Services get their
+//! addresses, and blocks the deletion of a range while a Service needs it.
 //!
 //! Upstream: pkg/controller/servicecidrs.
 
@@ -35,7 +35,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     queues: &[QueueKeys::of("ipaddresses", "ServiceCIDR")],
     finalizers: &[Finalizer {
         name: "networking.k8s.io/service-cidr-finalizer",
-        removed: "once no address of the range is in use",
+        removed: "once no Service has an address that only this range contains",
     }],
     start,
     ..Descriptor::NONE

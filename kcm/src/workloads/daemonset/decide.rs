@@ -169,8 +169,9 @@ fn order(pod: &Pod) -> (bool, kinds::Time, &str) {
     (pod.node.is_empty(), pod.meta.created, &pod.meta.name)
 }
 
-/// Returns a node's surplus pods during a surge. The node keeps the first pod of the current revision and the first
-/// other one. That other pod is surplus, too, if it is not ready, or if the pod of the current revision is available.
+/// Returns a node's surplus pods during a surge: all except the first pod of the current revision and the first other
+/// pod. If both exist, that other pod is surplus, too, once it is not ready or the pod of the current revision is
+/// available.
 fn surplus_in_surge(
     running: Vec<Arc<Pod>>,
     min_ready_seconds: i32,

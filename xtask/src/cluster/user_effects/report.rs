@@ -35,7 +35,7 @@ fn table(ours: &Runs, upstream: &Runs) -> String {
     let mut text = format!(
         "Medians, and sums of requests; ours / upstream's. **Bold**: a goal is missed. A median of ours may exceed \
          upstream's by the tolerance: the longest run of upstream's manager minus its shortest one, and at least {} s.\n\n\
-         | scenario | runs | seconds | tolerance | failed requests | last failure after s | tolerance | load |\n\
+         | scenario | runs | seconds | tolerance | failed requests | last failed request (s after the change) | tolerance | load |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
         goals::RESOLUTION.as_secs()
     );
@@ -84,7 +84,7 @@ fn sentences_of(missed: MissedGoals, own: &Summary, their: &Summary) -> Vec<Stri
     let mut sentences = Vec::new();
     if missed.time {
         sentences.push(format!(
-            "{} s, {} with upstream's, beyond the tolerance of {} s",
+            "took {} s, and {} s with upstream's manager, which exceeds the tolerance of {} s",
             seconds(own.took.median),
             seconds(their.took.median),
             seconds(goals::tolerance(their.took))
@@ -92,14 +92,14 @@ fn sentences_of(missed: MissedGoals, own: &Summary, their: &Summary) -> Vec<Stri
     }
     if missed.failed {
         sentences.push(format!(
-            "{:.1} failed requests a run, {:.1} with upstream's",
+            "{:.1} failed requests a run, and {:.1} with upstream's manager",
             own.failed_per_run(),
             their.failed_per_run()
         ));
     }
     if missed.failures_lasted {
         sentences.push(format!(
-            "requests failed for {} s, {} with upstream's, beyond the tolerance of {} s",
+            "the last failed request was {} s after the change, and {} s with upstream's manager, which exceeds the tolerance of {} s",
             seconds(own.failures_lasted.median),
             seconds(their.failures_lasted.median),
             seconds(goals::tolerance(their.failures_lasted))
@@ -168,9 +168,9 @@ mod tests {
             missed,
             [
                 "node fails: was not measured with both managers",
-                "rolling update of 20, manager killed: 9.0 s, 5.0 with upstream's, beyond the tolerance of 1.0 s",
-                "rolling update of 20, manager killed: 1.0 failed requests a run, 0.0 with upstream's",
-                "rolling update of 20, manager killed: requests failed for 20.0 s, 0.0 with upstream's, beyond the tolerance of 1.0 s",
+                "rolling update of 20, manager killed: took 9.0 s, and 5.0 s with upstream's manager, which exceeds the tolerance of 1.0 s",
+                "rolling update of 20, manager killed: 1.0 failed requests a run, and 0.0 with upstream's manager",
+                "rolling update of 20, manager killed: the last failed request was 20.0 s after the change, and 0.0 s with upstream's manager, which exceeds the tolerance of 1.0 s",
             ]
         );
         assert!(missed_goals(&upstream, &upstream, &[UPDATE, FAILURE]).is_empty());

@@ -59,7 +59,7 @@ fn line(text: &str) -> Result<(&str, Vec<&str>), String> {
                 None => Ok((gate, tests)),
             }
         }
-        _ => Err(format!("{text}: no gate with a test for on and a test for off")),
+        _ => Err(format!("{text}: write `gate | tests with it on | tests with it off`")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The layers of each crate: a module imports only modules of lower layers, and files do not import each other.
+//! The layers of each crate: a module imports only modules of lower layers, and imports between files have no cycle.
 //!
 //! The layers are data (`order.rs`). The test fails with the file, the line, the import and the violated rule, and if
 //! a module of a crate is in no layer.
@@ -66,8 +66,8 @@ fn broken(layers: &Layers, from: (usize, &str), import: &Import) -> Option<Strin
     let rule = match layer.cmp(&from.0) {
         std::cmp::Ordering::Less => return None,
         std::cmp::Ordering::Equal if name == from.1 => return None,
-        std::cmp::Ordering::Equal => "modules of one layer do not import each other",
-        std::cmp::Ordering::Greater => "imports point down",
+        std::cmp::Ordering::Equal => "a module must not import another module of its layer",
+        std::cmp::Ordering::Greater => "a module must not import a module of a higher layer",
     };
     Some(format!("crate::{path}: '{}' (layer {}) imports '{name}' (layer {layer}); {rule}", from.1, from.0))
 }
@@ -107,15 +107,19 @@ fn imports_point_down_in_every_crate() {
 }
 
 #[test]
-fn files_do_not_import_each_other() {
+fn imports_between_files_have_no_cycle() {
     let mut text = String::new();
     for layers in CRATES {
         let (heads, files): (Vec<_>, Vec<_>) =
             sources(&crate::cargo::workspace().join(layers.folder)).into_iter().partition(|(path, _)| is_head(path));
         let read = |sources: Vec<(PathBuf, Source)>| sources.into_iter().map(|(_, source)| source).collect::<Vec<_>>();
         for cycle in cycles::cycles(&read(files), &read(heads)) {
-            let _ =
-                writeln!(text, "{}: {} import each other: move what they share below", layers.folder, cycle.join(", "));
+            let _ = writeln!(
+                text,
+                "{}: cycle of imports between {}: move what they share below",
+                layers.folder,
+                cycle.join(", ")
+            );
         }
     }
     assert!(text.is_empty(), "\n{text}");
@@ -154,10 +158,15 @@ mod tests {
     #[test]
     fn imports_of_higher_or_equal_layers_are_violations() {
         let up = violations(&["ground"], "fn f() { crate::house::build() }");
-        assert_eq!(up, ["crate::house::build: 'ground' (layer 0) imports 'house' (layer 1); imports point down"]);
-        assert!(violations(&["ground"], "use crate::stones::Stone;")[0].contains("do not import each other"));
+        assert_eq!(
+            up,
+            [
+                "crate::house::build: 'ground' (layer 0) imports 'house' (layer 1); a module must not import a module of a higher layer"
+            ]
+        );
+        assert!(violations(&["ground"], "use crate::stones::Stone;")[0].contains("another module of its layer"));
         assert!(violations(&["ground"], "use super::house::{self, Door};").len() == 2);
-        assert!(violations(&["house", "door"], "use super::roof::Tile;")[0].contains("imports point down"));
+        assert!(violations(&["house", "door"], "use super::roof::Tile;")[0].contains("of a higher layer"));
         assert!(violations(&["house"], "use crate::Root;")[0].contains("crate root"));
     }
 }

@@ -1,7 +1,7 @@
 //! The layers of each crate, from the bottom to the top.
 //!
-//! A module imports only modules of lower layers; modules of one layer do not import each other. A name with `::`
-//! assigns a submodule to another layer.
+//! A module imports only modules of lower layers; a module does not import another module of its layer. A name with
+//! `::` assigns a submodule to another layer.
 
 /// The layers of a crate.
 pub struct Layers {

@@ -367,7 +367,7 @@ fn next_action_follows_from_request_and_state() {
 }
 
 #[test]
-fn load_balancer_of_a_previous_service_with_the_name_is_deleted_first() {
+fn load_balancer_of_a_previous_service_with_the_same_name_is_deleted_first() {
     let own = decide::id(&service("web").meta, CLUSTER);
     let earlier = providers::LoadBalancerId { uid: "earlier".into(), ..own.clone() };
     for (existing, now, expected) in [

@@ -109,7 +109,7 @@ async fn uncached_read_decides_whether_a_service_exists() {
     pass(1.0).await;
     assert_eq!(audit(&process).await, 1);
     let [event] = &sim.take_events()[..] else { panic!("not exactly one event") };
-    assert!(event.contains("the Service requests no load balancer here"), "{event}");
+    assert!(event.contains("the Service is not of type LoadBalancer"), "{event}");
     assert_eq!(balancers(&sim), ["gone", "web"]);
 }
 

@@ -1,4 +1,5 @@
-//! The mock cloud, with a crash of the process after any of its calls.
+//! The mock cloud, with a crash of the process after any call that changes a load balancer. Reads and the audit's calls
+//! do not crash the process.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use runtime::lock::lock;
 
 use super::simulation::Simulation;
 
-/// The mock cloud as a process uses it, which may crash after any call.
+/// The mock cloud as one process uses it; that process may crash after a call that changes a load balancer.
 pub struct CrashingCloud {
     pub cloud: Arc<dyn LoadBalancers>,
     pub sim: Arc<Simulation>,

@@ -1,4 +1,4 @@
-//! The passes of a run: each measures the scenarios that share a kind of cluster, with one manager after the other.
+//! Groups of scenarios that share a kind of cluster. Each group is measured with one manager after the other.
 
 use anyhow::Result;
 
@@ -29,23 +29,23 @@ pub async fn measure(
 ) -> Result<(Vec<Measurement>, Vec<String>)> {
     let chosen = arguments.scenarios();
     let (measurements, failures) = (Vec::new(), Vec::new());
-    let mut passes = Passes { arguments, binaries, report, chosen, measurements, failures };
-    passes.rollouts().await;
-    passes.mixed().await;
-    passes.autoscaling().await;
-    passes.fresh_volumes().await;
-    passes.claims_at_rest().await;
-    passes.shared_cluster().await;
-    passes.many_pods().await;
-    passes.many_kinds().await;
-    passes.endpoint_lag().await;
-    passes.endpoint_churn().await;
-    let Passes { chosen, mut measurements, failures, .. } = passes;
+    let mut groups = Groups { arguments, binaries, report, chosen, measurements, failures };
+    groups.rollouts().await;
+    groups.mixed().await;
+    groups.autoscaling().await;
+    groups.fresh_volumes().await;
+    groups.claims_at_rest().await;
+    groups.shared_cluster().await;
+    groups.many_pods().await;
+    groups.many_kinds().await;
+    groups.endpoint_lag().await;
+    groups.endpoint_churn().await;
+    let Groups { chosen, mut measurements, failures, .. } = groups;
     measurements.retain(|measurement| chosen.contains(&measurement.scenario));
     Ok((measurements, failures))
 }
 
-struct Passes<'a> {
+struct Groups<'a> {
     arguments: &'a Arguments,
     binaries: &'a Binaries,
     report: &'a Report,
@@ -54,7 +54,7 @@ struct Passes<'a> {
     failures: Vec<String>,
 }
 
-impl Passes<'_> {
+impl Groups<'_> {
     fn chosen_of(&self, scenarios: &[Scenario]) -> Vec<Scenario> {
         scenarios.iter().copied().filter(|scenario| self.chosen.contains(scenario)).collect()
     }
