@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Variables that `cargo run` sets about the program's own package. Build scripts that depend on them would be rebuilt
-/// whenever cargo is called alternately from here and from a shell.
+/// Prefixes of variables that `cargo run` sets about the program's own package. Build scripts that depend on them would
+/// be rebuilt whenever cargo is called alternately from here and from a shell.
 const PACKAGE_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
 
 /// cargo's profile of quick builds.

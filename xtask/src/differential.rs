@@ -39,7 +39,7 @@ pub struct Arguments {
     only: Option<String>,
 }
 
-/// Runs the tests; fails if one does.
+/// Runs the tests; fails if a test fails.
 pub fn run(arguments: Arguments) -> Result<()> {
     if let Some(Cloud::Aws) = arguments.cloud {
         return crate::aws::differential(arguments.ccm.as_deref());

@@ -23,8 +23,8 @@ impl ExitCode {
 }
 
 impl Interrupted {
-    /// Starts listening: from now on the first signal does not end the process. A second one does, with the programs
-    /// that the process has started, even if the process hangs.
+    /// Starts listening: from now on the first signal does not end the process. A second
+    /// signal ends the process and the programs that it has started, even if the process hangs.
     pub fn listen() -> Result<Self> {
         let mut others = Self::streams()?;
         tokio::spawn(async move {
@@ -47,8 +47,8 @@ impl Interrupted {
     }
 }
 
-/// Runs a future until it ends, or until the user ends the command: then it is dropped, with everything that it has
-/// started, and the exit code is returned.
+/// Runs a future until it ends, or until the user ends the command: then the future is dropped, with everything that it
+/// has started, and the exit code is returned.
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<Result<T, ExitCode>> {
     let runtime = tokio::runtime::Runtime::new()?;
     let ended = runtime.block_on(async {

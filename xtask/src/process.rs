@@ -31,8 +31,8 @@ pub fn usage(id: u32) -> Result<Usage> {
     })
 }
 
-/// Returns the seconds of user and system time in the text of a `stat` file. The program's name, in brackets, may hold
-/// anything; the times are the 12th and 13th field after it.
+/// Returns the seconds of user and system time in the text of a `stat` file. The program's name, in brackets, may
+/// contain any characters; the times are the 12th and 13th field after it.
 fn cpu(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<f64>);

@@ -69,7 +69,7 @@ pub fn try_out(nodes: u8, is_silent: bool) -> Result<Vec<String>> {
     if is_silent {
         sudo.arg("--non-interactive");
     } else {
-        eprintln!("a cluster needs root rights: trying with sudo what it does as root");
+        eprintln!("a cluster needs root rights: trying the steps that need them with sudo");
     }
     let output = sudo.args(arguments).stdin(Stdio::inherit()).stderr(Stdio::inherit()).output();
     let output = output.context("root rights are needed, and sudo cannot be started: start this command as root")?;
@@ -132,7 +132,7 @@ fn assignment(name: &str, value: &OsStr) -> OsString {
     text
 }
 
-/// Gives a folder and everything in it to the user who started the command with sudo, if one did.
+/// Gives a file, or a folder and everything in it, to the user who started the command with sudo, if there is one.
 ///
 /// # Errors
 /// When the kernel refuses.

@@ -27,7 +27,7 @@ const IDLE_CALLS: [&str; 3] = ["DescribeInstances", "DescribeRouteTables", "Desc
 
 /// Interval at which states are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum time until any state is reached.
+/// Maximum time to wait for a state.
 const DEADLINE: Duration = Duration::from_secs(400);
 
 /// Numbers of calls by AWS action.
@@ -93,7 +93,7 @@ impl Bed {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Starts instances and registers their Nodes, as kubelets with an external cloud provider do; each has a pod
+    /// Starts instances and registers their Nodes, as kubelets with an external cloud provider do. Each Node has a pod
     /// network.
     ///
     /// # Errors
@@ -160,7 +160,8 @@ impl Bed {
             let tainted = nodes.iter().filter(|node| is_tainted(node)).count();
             let (routes, wanted) = (self.moto.routes(&self.moto.network.table).await?.len(), nodes.len());
             let missing = tainted > 0 || routes < wanted;
-            Ok(missing.then(|| format!("{tainted} of {wanted} nodes have their taint, {routes} have routes")))
+            Ok(missing
+                .then(|| format!("{tainted} of {wanted} nodes are not initialized, and there are {routes} routes")))
         })
         .await
     }

@@ -38,7 +38,7 @@ impl Size {
 #[derive(Debug)]
 struct Scenario {
     title: String,
-    /// Time until the last call that the scenario caused.
+    /// Time until the last call that the scenario caused; when nodes join, until they are initialized.
     took: Duration,
     calls: Calls,
 }
@@ -72,7 +72,7 @@ pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
     let measured = managers.iter().map(|manager| {
         eprintln!("{}: {size:?}", manager.name);
-        runtime.block_on(measure(manager, size)).with_context(|| format!("the {} manager", manager.name))
+        runtime.block_on(measure(manager, size)).with_context(|| format!("manager {}", manager.name))
     });
     let [theirs, own] = <[Measured; 2]>::try_from(measured.collect::<Result<Vec<_>>>()?)
         .map_err(|_| anyhow::anyhow!("the number of measured managers is not two"))?;
@@ -81,7 +81,7 @@ pub fn bench(ccm: Option<&Path>, quick: bool, assert: bool) -> Result<()> {
     let goals = goals(&theirs, &own);
     for Goal { what, ratio, limit } in &goals {
         let met = if ratio <= limit { "met" } else { "MISSED" };
-        println!("{what}: {ratio:.3} of upstream's, at most {limit} wanted: {met}");
+        println!("{what}: {ratio:.3} of upstream's, at most {limit} allowed: {met}");
     }
     if assert && goals.iter().any(|goal| goal.ratio > goal.limit) {
         bail!("a goal is missed");
@@ -99,7 +99,7 @@ async fn measure(manager: &Manager, size: Size) -> Result<Measured> {
     if result.is_err() {
         let log = std::env::temp_dir().join(format!("bench-aws-{}.log", manager.name));
         std::fs::copy(bed.cluster.log(manager.name), &log)?;
-        eprintln!("the {} manager's log is kept as {}", manager.name, log.display());
+        eprintln!("the log of manager {} is kept as {}", manager.name, log.display());
     }
     result
 }
@@ -141,7 +141,7 @@ async fn work(bed: &mut Bed, manager: &Manager, process: u32, size: Size) -> Res
     scenarios.push(mark.at(bed, last));
     let usage = usage(process)?;
 
-    let mark = ScenarioStart::now(bed, format!("the manager is started again over {services} Services"));
+    let mark = ScenarioStart::now(bed, format!("the manager is started again with {services} Services"));
     bed.cluster.kill(manager.name)?;
     bed.run(manager)?;
     scenarios.push(mark.after(bed).await?);
@@ -255,7 +255,7 @@ fn table(theirs: &Measured, own: &Measured) -> String {
     }
     for (what, theirs, own) in [
         ("memory, MiB", theirs.resident, own.resident),
-        ("most memory, MiB", theirs.peak, own.peak),
+        ("peak memory, MiB", theirs.peak, own.peak),
         ("CPU seconds", theirs.cpu, own.cpu),
     ] {
         let _ = writeln!(text, "| {what} | {theirs:.1} | | | {own:.1} | | | {:.2} |", own / theirs);

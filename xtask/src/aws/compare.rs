@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(7);
 /// The facts after each step, by the step's name.
 type Steps = Vec<(String, BTreeSet<String>)>;
 
-/// Compares both managers; fails if an unlisted difference exists, or one that is listed for every run does not.
+/// Compares both managers. Fails if a difference is not listed, or does not occur although it is listed for every run.
 pub fn differential(ccm: Option<&Path>) -> Result<()> {
     let (own, theirs) = (ours(ccm, false)?, upstream()?);
     let runtime = tokio::runtime::Runtime::new().context("start threads")?;
@@ -41,7 +41,7 @@ pub fn differential(ccm: Option<&Path>) -> Result<()> {
     ensure!(unexpected.is_empty(), "{} facts differ that should not:\n{}", unexpected.len(), unexpected.join("\n"));
     ensure!(idle.is_empty(), "listed as different, but the same: {}", idle.join("; "));
     let facts: usize = own.iter().map(|(_, facts)| facts.len()).sum();
-    println!("{} steps with {facts} facts: all others are the same under both", own.len());
+    println!("{} steps with {facts} facts: there are no other differences", own.len());
     Ok(())
 }
 
@@ -64,9 +64,9 @@ async fn run_scenario(manager: &Manager) -> Result<Steps> {
     if result.is_err() {
         let log = std::env::temp_dir().join(format!("differential-aws-{}.log", manager.name));
         std::fs::copy(bed.cluster.log(manager.name), &log)?;
-        eprintln!("the {} manager's log is kept as {}", manager.name, log.display());
+        eprintln!("the log of manager {} is kept as {}", manager.name, log.display());
     }
-    result.with_context(|| format!("the {} manager", manager.name))
+    result.with_context(|| format!("manager {}", manager.name))
 }
 
 async fn steps(bed: &mut Bed, manager: &Manager) -> Result<Steps> {
@@ -130,7 +130,7 @@ async fn label(bed: &Bed, instance: usize, key: &str, value: &str) -> Result<()>
     Ok(())
 }
 
-/// Terminates an instance; its kubelet becomes unresponsive.
+/// Terminates an instance, whose kubelet becomes unresponsive; waits until its Node and its route no longer exist.
 async fn terminate_instance(bed: &Bed, instance: usize) -> Result<()> {
     let instance = &bed.instances[instance];
     bed.moto.terminate(&instance.id).await?;
@@ -149,7 +149,7 @@ async fn terminate_instance(bed: &Bed, instance: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the IDs that cases refer to: subnets, addresses and certificates.
+/// Returns the IDs that cases refer to: of the subnets, and of addresses and certificates, which are created here.
 async fn ids(bed: &Bed) -> Result<Vec<(String, String)>> {
     let aws = &bed.moto.aws;
     let subnets = (1..).zip(&bed.moto.network.subnets).map(|(number, id)| (format!("$subnet{number}"), id.clone()));

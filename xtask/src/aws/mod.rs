@@ -96,7 +96,7 @@ async fn watch_processes(bed: &Bed) -> Result<()> {
 fn instructions(bed: &Bed, manager: &Manager) -> Result<String> {
     Ok(format!(
         "
-It keeps running; try it in another terminal:
+The cluster keeps running; try it in another terminal:
 
   export KUBECONFIG={}
   alias kubectl={}

@@ -47,7 +47,7 @@ pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, lo
     measured
 }
 
-/// Creates an autoscaler and its target. The pod of the target is not created: the target's status reports one.
+/// Creates an autoscaler and its target. The pod of the target is not created: the target's status reports one pod.
 async fn make(client: &Client, number: u32) -> Result<()> {
     let app = App { namespace: NAMESPACE.into(), name: format!("app-{number}"), replicas: 1 };
     let template = json!({ "metadata": { "labels": app.labels() }, "spec": app.pod_spec() });

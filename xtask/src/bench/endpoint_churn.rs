@@ -109,7 +109,7 @@ impl Churn {
         Ok(measured)
     }
 
-    /// Deletes all slices and Endpoints, so that each manager begins with its own.
+    /// Deletes all slices and Endpoints, so that each manager creates its own.
     async fn delete_slices(&self) -> Result<()> {
         let (deletion, all) = (DeleteParams::default(), ListParams::default());
         for namespace in self.size.namespaces() {
@@ -141,7 +141,7 @@ impl Churn {
         let start = Instant::now();
         for ready in [false, true] {
             self.roll(&shown, ready).await?;
-            until_none(manager, "changes are not shown", async || Ok(shown.pending())).await?;
+            until_none(manager, "changes are not in a slice", async || Ok(shown.pending())).await?;
         }
         let wall = start.elapsed().as_secs_f64();
         manager.until_quiet().await?;
@@ -149,7 +149,7 @@ impl Churn {
         let requests = manager.requests_since(&from)?;
         let mut measured =
             Measurement::new((subject, mode, Scenario::EndpointChurn), Some(wall), (&from, &to), requests);
-        let (middle, tail) = shown.take_lags().context("no change was shown")?;
+        let (middle, tail) = shown.take_lags().context("no change appeared in an EndpointSlice")?;
         measured.values.extend([(Metric::LagMedian, middle), (Metric::LagTail, tail)]);
         Ok(measured)
     }

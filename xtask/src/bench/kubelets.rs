@@ -22,7 +22,7 @@ const PARALLEL: usize = 16;
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// Simulated kubelets, which run until this is dropped.
+/// Simulated kubelets, which run until this value is dropped.
 pub struct Kubelets {
     renewing: JoinHandle<()>,
 }

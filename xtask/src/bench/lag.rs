@@ -1,8 +1,8 @@
 //! Pods of one Service become unready and ready again, one by one: the time until an EndpointSlice contains the change,
 //! and the number of writes for it.
 //!
-//! Each manager has an idle control plane of its own. Every case is measured in short blocks, with one manager and the
-//! other in turn. So a changing load of the machine affects both in the same way.
+//! Each manager has its own control plane, without other load. Every case is measured in short blocks, with one manager
+//! and the other in turn. So a changing load of the machine affects both in the same way.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -215,7 +215,7 @@ impl<'a> Track<'a> {
         let service = services.get_mut(&case.pods).context("no Service of this size")?;
         let wait_for_changes = async {
             service.change(&plane.client, case.rate, Some(changes), Some(&*watch)).await?;
-            until_none(manager, "changes are not in a slice yet", async || Ok(watch.pending())).await
+            until_none(manager, "changes are not in a slice", async || Ok(watch.pending())).await
         };
         if case.loaded {
             let load = load.change(&plane.client, LOAD_RATE, None, None);
@@ -230,7 +230,7 @@ impl<'a> Track<'a> {
         Ok(())
     }
 
-    /// Waits until no slice of any Service is written.
+    /// Waits until no slice has been written for [`QUIET_TIME`].
     async fn reach_steady_state(&self) {
         let all = || -> u64 {
             let apps = self.services.values().chain([&self.load]);
@@ -259,7 +259,8 @@ impl Readiness {
         Self { ready: vec![true; app.replicas as usize], app, changes_so_far: 0 }
     }
 
-    /// Changes the readiness of one pod after the other at a steady rate; without `changes`, until it is dropped.
+    /// Changes the readiness of one pod after the other at a steady rate; without `changes`, until the future is
+    /// dropped.
     async fn change(
         &mut self,
         client: &Client,

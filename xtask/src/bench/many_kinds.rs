@@ -1,7 +1,8 @@
 //! A start among hundreds of custom kinds, as on platforms with many operators, and the cost of watching them.
 //!
-//! Each kind has one object whose owner does not exist, so that a manager is measured only once its garbage collector
-//! has listed every kind. The managers run one after the other on the same API server, which has its default flags.
+//! Each kind has one object whose owner does not exist. Once all of these objects are deleted, the garbage collector
+//! has listed every kind, and the idle period begins. The managers run one after the other on the same API server,
+//! which has its default flags.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

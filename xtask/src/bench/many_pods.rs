@@ -42,7 +42,7 @@ const WAITING: &str = "waiting";
 /// Maximum time until the first pod is created.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Interval at which the manager's process is checked during that time.
+/// Interval at which the manager's process is checked until the first pod is created.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Events<'a> = BoxStream<'a, kube::Result<WatchEvent<Pod>>>;
@@ -118,7 +118,7 @@ impl ManyPods {
             pod(&client, &apps[index], number, &sets[index], claim.as_deref()).await
         })
         .await?;
-        eprintln!("  all exist after {:.0} s", start.elapsed().as_secs_f64());
+        eprintln!("  all objects exist after {:.0} s", start.elapsed().as_secs_f64());
         let bed = Self { cluster, client, starts: 0, _kubelets: kubelets };
         bed.describe_and_warm_up(&apps[0])?;
         Ok(bed)
@@ -257,7 +257,8 @@ async fn workload(client: &Client, app: &App) -> Result<String> {
     Ok(set)
 }
 
-/// Returns true if the pod with this index has a volume, in a cluster with volumes: every second one of each node.
+/// Returns true if the pod with this index has a volume, in a cluster with volumes: every second pod of each node has
+/// one.
 fn has_volume(number: u32) -> bool {
     (number / NODES).is_multiple_of(2)
 }
@@ -291,7 +292,7 @@ async fn attach_volumes(client: &Client, apps: &[App]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a pod that runs, with a volume of `claim`.
+/// Creates a running pod, with a volume of `claim` if one is given.
 async fn pod(client: &Client, app: &App, number: u32, set: &str, claim: Option<&str>) -> Result<()> {
     let collection = format!("/api/v1/namespaces/{}/pods", app.namespace);
     let index = number % REPLICAS;

@@ -103,7 +103,7 @@ pub enum Goal {
 /// A variant of a scenario, with separate results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
-    /// Pods of other Services change at the same time.
+    /// Pods of another Service change at the same time.
     pub loaded: bool,
     /// Pods of the Service.
     pub pods: u32,

@@ -24,7 +24,7 @@ use super::workload::App;
 
 const NAMESPACE: &str = "bench";
 
-/// The interval at which everything is polled.
+/// The interval at which the objects are polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Maximum duration of the creation, and of the update.
@@ -112,7 +112,7 @@ struct MixedScenario<'a> {
 }
 
 impl MixedScenario<'_> {
-    /// Runs the scenario. The time lasts from the first creation to the end of the updates; CPU and requests are
+    /// Runs the scenario. The wall time lasts from the first creation to the end of the updates; CPU and requests are
     /// counted until the manager writes nothing.
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(&self.client).await?;

@@ -82,8 +82,7 @@ fn is_lease(request: &Request) -> bool {
     request.resource == "leases.coordination.k8s.io"
 }
 
-/// Returns true if a request is not for an object: it is for discovery, which controllers that watch every kind repeat
-/// twice a minute.
+/// Returns true if a request is for discovery, which controllers that watch every kind repeat twice a minute.
 fn is_discovery(request: &Request) -> bool {
     request.verb == "get" && request.resource.starts_with('/')
 }

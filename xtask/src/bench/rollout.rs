@@ -110,8 +110,8 @@ impl Bench<'_> {
         .await
     }
 
-    /// Runs the scenario. The time lasts from the first request of the bench to the final state; CPU and requests are
-    /// counted until the manager is quiet.
+    /// Runs the scenario. The wall time lasts from the first request of the bench to the final state; CPU and requests
+    /// are counted until the manager is quiet.
     async fn run_scenario(
         &self,
         scenario: Scenario,

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::api::{self, Patch};
 use super::workload::App;
 
-/// Nodes that the pods are bound to; no kubelet runs.
+/// Number of nodes that the pods are bound to; no kubelet runs.
 const NODES: u32 = 10;
 
 /// Creates the nodes, in three zones.

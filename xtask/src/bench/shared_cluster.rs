@@ -17,7 +17,7 @@ use super::kubelets::Kubelets;
 use super::measure::{Measurement, Scenario};
 use super::subject::{Binaries, GARBAGE, ManagerProcess, Mode, NAMESPACES, NODES, Subject, all_controllers};
 
-/// Maximum time until any state is reached.
+/// Maximum time to wait for a state.
 const DEADLINE: Duration = Duration::from_secs(900);
 
 /// Numbers of objects, and times.
@@ -104,7 +104,7 @@ impl ManagerRun<'_> {
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(self.client).await?;
         if about.2 == Scenario::NamespaceDelete {
-            // One-time work of a process, such as the request for its account's token, is done with an empty namespace.
+            // The deletion of an empty namespace causes one-time work, such as the request for the account's token.
             self.delete_namespace(&warm_up_namespace(self.namespace)).await?;
         }
         self.manager.until_quiet().await?;

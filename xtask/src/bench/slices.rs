@@ -89,7 +89,7 @@ impl SliceWatch {
         self.with(|state| state.writes.get(service).copied().unwrap_or_default())
     }
 
-    /// Removes all lags; returns their median and 99th percentile, in seconds.
+    /// Removes all lags; returns their median and 99th percentile, in seconds, or `None` if there are no lags.
     pub fn take_lags(&self) -> Option<(f64, f64)> {
         let mut lags = self.with(|state| std::mem::take(&mut state.lags));
         lags.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The two managers, started with the same controllers, identity and limits; and a running one with its usage and
+//! The two managers, started with the same controllers, identity and limits; and a running manager with its usage and
 //! requests.
 
 use std::fs;
@@ -177,7 +177,7 @@ pub struct Checkpoint {
 }
 
 impl<'a> ManagerProcess<'a> {
-    /// Executes a manager with flags that choose controllers, in a control plane that has none.
+    /// Executes a manager with flags that choose controllers, in a control plane without another manager.
     pub fn start(
         cluster: &'a ControlPlane,
         binaries: &Binaries,
@@ -214,12 +214,12 @@ impl<'a> ManagerProcess<'a> {
         Ok(())
     }
 
-    /// Waits until the manager sends no requests except for its Lease.
+    /// Waits until the manager has sent no requests for [`SILENCE`], except for its Lease and for discovery.
     pub async fn until_quiet(&self) -> Result<()> {
         self.until("quiet", SILENCE, is_quiet).await
     }
 
-    /// Waits until the manager writes nothing; it may read.
+    /// Waits until the manager has written nothing for [`REST`]; it may read.
     pub async fn until_at_rest(&self) -> Result<()> {
         self.until("at rest", REST, |counts| tally(counts).writes == 0).await
     }

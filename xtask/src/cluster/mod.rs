@@ -56,7 +56,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH")]
     cloud_manager: Option<PathBuf>,
 
-    /// Test that a cluster starts and serves real traffic, and end it
+    /// Test that a cluster starts and serves real traffic, and end the cluster
     #[arg(long)]
     smoke: bool,
 

@@ -49,12 +49,12 @@ pub async fn run(cluster: &RealCluster, deadline: Duration, report: impl Fn(&str
     let volume = volumes.create().await?;
     report("a volume was provisioned, attached, mounted and written");
     volumes.expand().await?;
-    report("it was expanded while a pod used it");
+    report("the volume was expanded while a pod used it");
     volumes.change_node().await?;
-    report("it was moved to another node with its data");
+    report("the volume was moved to another node with its data");
     volumes.delete().await?;
     check_order(&volumes.history(&volume)?, &volume)?;
-    report("it was deleted");
+    report("the volume was deleted");
     volumes.update_stateful_set().await?;
     report("a StatefulSet with claims was updated and deleted");
     let violations = storage.driver().violations()?;
@@ -214,7 +214,7 @@ impl Volumes<'_> {
         .await
     }
 
-    /// Reads the file from the pod's server.
+    /// Waits until the pod's server responds with the content of the file.
     async fn check_content(&self, pod: &str) -> Result<()> {
         let path = format!("/api/v1/namespaces/default/pods/{pod}:{PORT}/proxy{FILE}");
         self.until(&format!("the pod {pod} serves the file"), async || {

@@ -111,7 +111,7 @@ impl Web {
         bail!("the Service did not respond in {} s: {last}", deadline.as_secs())
     }
 
-    /// Changes the image of all servers to a newer one, or back.
+    /// Changes the image of all servers.
     pub async fn update(&self, image: &str) -> Result<()> {
         let patch = json!({ "spec": { "template": { "spec": { "containers": [{ "name": NAME, "image": image }] } } } });
         self.patch(&patch).await

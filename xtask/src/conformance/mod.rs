@@ -177,8 +177,8 @@ struct Subject {
     program: PathBuf,
 }
 
-/// Runs the suite for each manager, and adds the results by manager. One that cannot be measured is a result with a
-/// fault: the others are reported.
+/// Runs the suite for each manager, and adds the results by manager. If the suite cannot be run for a manager, its
+/// result is a fault, and the results of the other managers are reported nevertheless.
 async fn measure_all(
     arguments: &Arguments,
     subjects: &[Subject],

@@ -101,7 +101,7 @@ async fn join(environment: &DemoEnvironment) -> Result<String> {
     environment.kubectl(&["get", "nodes", "--label-columns=topology.kubernetes.io/zone"]).await?;
     until_cloud(environment, |cloud| POD_RANGES.iter().all(|range| cloud["routes"].to_string().contains(range)))
         .await?;
-    environment.report_event(&format!("the cloud routes {} to them", POD_RANGES.join(" and ")));
+    environment.report_event(&format!("the cloud routes {} to the instances", POD_RANGES.join(" and ")));
     Ok(format!("both have their provider IDs, addresses and labels, and are schedulable, in {}", zones.join(" and ")))
 }
 

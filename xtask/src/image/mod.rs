@@ -63,7 +63,7 @@ pub struct Arguments {
 /// Builds, writes, reads back and runs the requested images.
 ///
 /// # Errors
-/// If a requested image cannot be built, none can be, or the result is invalid.
+/// If a requested image cannot be built, no toolchain is complete, or the result is invalid.
 pub fn run(arguments: Arguments) -> Result<()> {
     let programs = if arguments.programs.is_empty() { Program::ALL.to_vec() } else { arguments.programs.clone() };
     let toolchains = toolchains(&arguments.arch)?;

@@ -1,6 +1,6 @@
 //! Failures of tests with the beginnings of their texts, parsed from the output of the test programs.
 
-/// Maximum number of lines of a failure.
+/// Maximum number of lines of a failure after its heading.
 const LINES: usize = 8;
 
 /// Maximum number of characters of a line.

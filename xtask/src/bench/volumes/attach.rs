@@ -77,7 +77,7 @@ pub struct ManagerRun<'a> {
 }
 
 impl ManagerRun<'_> {
-    /// Returns the seconds from the first pod to the last detached volume, and the mark before them.
+    /// Returns the seconds from the first pod to the last detached volume, and the checkpoint before the first pod.
     async fn run(&self, scenario: Scenario) -> Result<(f64, Checkpoint)> {
         self.manager.until_leader(self.client).await?;
         self.manager.until_quiet().await?;

@@ -28,7 +28,7 @@ struct State {
     attachments: HashMap<String, (String, String)>,
     /// The node that each volume is attached to.
     nodes: HashMap<String, String>,
-    /// Attachments with an operation in progress, by UID: attaching, and detaching.
+    /// UIDs of the attachments for which an operation was begun: attaching, and detaching.
     attaching: HashSet<String>,
     detaching: HashSet<String>,
     violations: Vec<String>,

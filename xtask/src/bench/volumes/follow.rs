@@ -22,7 +22,7 @@ pub enum Change<K> {
 /// The pause after a failed list.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A task that is aborted when this is dropped.
+/// A task that is aborted when this value is dropped.
 pub struct Task(JoinHandle<()>);
 
 impl Task {

@@ -1,5 +1,5 @@
-//! Kubelets that only mount volumes: they report a volume as in use before they wait for its attachment, and until its
-//! pod is removed.
+//! Kubelets that only mount volumes: they report a volume as in use before they wait for its attachment, and as no
+//! longer in use before they remove its pod.
 //!
 //! Each node has one task, so that its status has one writer. The kubelets act without delay, so that only the
 //! manager's time is measured.

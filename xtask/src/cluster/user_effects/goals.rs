@@ -14,7 +14,7 @@ pub struct MissedGoals {
     pub time: bool,
     /// More requests failed.
     pub failed: bool,
-    /// Requests failed for a longer time, beyond the tolerance.
+    /// The last failed request was later after the change than with upstream's manager, beyond the tolerance.
     pub failures_lasted: bool,
 }
 
@@ -78,12 +78,12 @@ mod tests {
             ("more failures at a lower rate", Summary { failed: 43, requests: 30_000, ..base }, failed),
             ("the same number of failures in fewer runs", Summary { failed: 30, runs: 2, ..base }, failed),
             (
-                "failures for longer within upstream's spread",
+                "a later failure within upstream's spread",
                 Summary { failures_lasted: sample(21.9, 0.0), ..base },
                 MissedGoals::default(),
             ),
-            ("longer failures within our own spread", Summary { failures_lasted: sample(22.5, 9.0), ..base }, lasted),
-            ("failures for longer", Summary { failures_lasted: sample(22.5, 0.0), ..base }, lasted),
+            ("a later failure within our own spread", Summary { failures_lasted: sample(22.5, 9.0), ..base }, lasted),
+            ("a later failure", Summary { failures_lasted: sample(22.5, 0.0), ..base }, lasted),
         ] {
             assert_eq!(compare(&own, &base), missed, "{name}");
         }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn goal_is_missed_when_requests_fail_for_longer_after_a_node_failure() {
+    fn goal_is_missed_when_the_last_failed_request_is_later_after_a_node_failure() {
         let run = |took, requests, failed, lasted| Summary {
             runs: 1,
             took: sample(took, 0.0),

@@ -138,7 +138,10 @@ impl<'a> Stage<'a> {
     fn print_failures(&self, start: Instant) {
         for failure in self.load.iter().flat_map(|load| load.failures_since(start)) {
             let (first, last) = (failure.first.as_secs_f64(), failure.last.as_secs_f64());
-            println!("  {} requests, {first:.1} to {last:.1} s after the change: {}", failure.count, failure.error);
+            println!(
+                "  {} failed requests, {first:.1} to {last:.1} s after the change: {}",
+                failure.count, failure.error
+            );
         }
     }
 
@@ -160,7 +163,7 @@ impl<'a> Stage<'a> {
         self.web.wait_for_pods(number, DEADLINE).await
     }
 
-    /// Waits until no request has failed for a while.
+    /// Waits until no request has failed for [`QUIET`].
     async fn wait_for_quiet(&self, start: Instant) -> Result<()> {
         let Some(load) = &self.load else { return Ok(()) };
         while load.last_failure_since(start).is_some_and(|last| last.elapsed() < QUIET) {

@@ -18,7 +18,7 @@ fn tests(line: &str) -> Result<Vec<&str>, String> {
         [reader, source, tests] if !reader.is_empty() && !source.is_empty() && !tests.is_empty() => {
             Ok(tests.split_whitespace().collect())
         }
-        _ => Err(format!("{line}: no reader, source and tests")),
+        _ => Err(format!("{line}: write `reader | source of its input | tests`")),
     }
 }
 

@@ -67,7 +67,7 @@ fn case(line: &str) -> Result<Case<'_>, String> {
     let parts: Vec<&str> = line.split('|').map(str::trim).collect();
     let [upstream, case, covered] = parts[..] else { return Err(format!("{line}: not three parts separated by '|'")) };
     if !upstream.starts_with("Test") || case.is_empty() {
-        return Err(format!("{line}: no upstream test and case"));
+        return Err(format!("{line}: the first part is not a test of upstream, or the case is empty"));
     }
     let covered = match covered.strip_prefix('-') {
         Some(reason) if reason.trim().is_empty() => return Err(format!("{line}: no reason")),
