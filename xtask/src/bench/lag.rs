@@ -1,8 +1,8 @@
 //! Pods of one Service become unready and ready again, one by one: the time until an EndpointSlice contains the change,
 //! and the number of writes for it.
 //!
-//! Each manager has its own control plane, without other load. Every case is measured in short blocks, with one manager
-//! and the other in turn. So a changing load of the machine affects both in the same way.
+//! Each manager has its own control plane. Every case is measured in short blocks, with one manager and the other in
+//! turn. So a changing load of the machine affects both in the same way.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

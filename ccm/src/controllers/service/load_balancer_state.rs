@@ -54,8 +54,8 @@ pub struct LoadBalancerState {
     pub announced: Option<Announced>,
     /// Consecutive failed calls.
     pub failures: u32,
-    /// The pause after a failed call: the same request is not retried before it ends. Another request and new targets
-    /// wait only if the cloud throttles.
+    /// The pause after a failed call: the same request is not retried before it ends. Another request waits only if the
+    /// cloud throttles. New targets are sent nevertheless in the case of `Action::UpdateWhileWaiting`.
     pub pause: Option<Pause>,
     /// The last event about a failed call or write.
     pub last_report: LastReport,

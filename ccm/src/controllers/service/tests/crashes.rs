@@ -1,4 +1,5 @@
-//! Crashes of the process after each step: the next process reaches the same state.
+//! Crashes of the process after each write, each call that changes a load balancer, and each change of the cloud: the
+//! next process reaches the same state.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::controllers::service::decide::has_finalizer;
 /// The place of a crash.
 #[derive(Debug, Clone, Copy)]
 enum Crash {
-    /// After the n-th write or call.
+    /// After the n-th write or call that changes a load balancer.
     Act(u64),
     /// In a call, right after the n-th change of the cloud: its response is lost.
     Change(u64),
@@ -44,7 +45,8 @@ fn balanced(sim: &Simulation, ports: usize, targets: usize) -> bool {
 }
 
 /// Runs one scenario: creates a Service, changes ports and nodes, removes the load balancer, requests it again, and
-/// deletes the Service. Returns the number of writes and calls, and of changes of the cloud.
+/// deletes the Service. Returns the number of writes and calls that change a load balancer, and of changes of the
+/// cloud.
 async fn run_scenario(crash_at: Crash) -> (u64, u64) {
     let sim =
         Simulation::new(MockConfig { deletion_millis: 3_000, provisioning_millis: 1_000, ..MockConfig::default() });

@@ -52,9 +52,9 @@ struct ServerState {
     events: Vec<String>,
     writes: u64,
     faults: Vec<WriteFault>,
-    /// Writes and calls left until the process crashes.
+    /// Writes and counted calls (see `called`) left until the process crashes.
     dies_after: Option<u64>,
-    /// The process crashes in the next provider call that fails.
+    /// The process crashes after the next counted call that fails.
     dies_on_error: bool,
     acts: u64,
     died: bool,
@@ -246,17 +246,17 @@ impl Simulation {
         self.cloud.clear_faults();
     }
 
-    /// Lets the process crash right after its `n`-th write or call from now, counted from one.
+    /// Lets the process crash right after its `n`-th write or counted call from now, from one.
     pub fn die_after(&self, n: u64) {
         self.server().dies_after = Some(n);
     }
 
-    /// Lets the process crash at the next call for which the cloud returns an error.
+    /// Lets the process crash after the next counted call for which the cloud returns an error.
     pub fn die_on_error(&self) {
         self.server().dies_on_error = true;
     }
 
-    /// Returns the number of writes and calls so far.
+    /// Returns the number of writes and counted calls so far.
     pub fn acts(&self) -> u64 {
         self.server().acts
     }
@@ -270,7 +270,7 @@ impl Simulation {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Counts a write or call of the process. Never returns if the process crashes after it.
+    /// Counts a write or call of the process. Never returns if the process crashes after that write or call.
     async fn acted(&self) {
         let last = {
             let mut server = self.server();
@@ -289,7 +289,7 @@ impl Simulation {
         }
     }
 
-    /// Like `acted`, for a call to the cloud.
+    /// Like `acted`, for a call that changes a load balancer. Only such calls are counted.
     pub async fn called<T>(&self, result: &Result<T, CloudError>) {
         if result.is_err() && std::mem::take(&mut self.server().dies_on_error) {
             self.server().dies_after = Some(1);
