@@ -61,8 +61,8 @@ pub struct Features {
     pub ipv6: bool,
     /// The provider supports both families together.
     pub dual_stack: bool,
-    /// Prefix of the condition types by which the provider informs pods that they receive traffic; `None`: it sets no
-    /// conditions.
+    /// Prefix of the types of pod conditions (readiness gates) whose state [`LoadBalancers::gates`] returns: the pods
+    /// receive traffic. `None`: the provider has no such conditions.
     pub gates: Option<&'static str>,
     /// Prefixes of the annotations that the provider reads; empty: it may read any. Other annotations are not in the
     /// spec, and a change of them causes no reconcile.
@@ -299,10 +299,10 @@ pub trait LoadBalancers: Send + Sync {
     fn targeting(&self, spec: &LoadBalancerSpec) -> Result<Targeting, CloudError>;
 
     /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic; most
-    /// providers support none. This is a pure function of the annotations, called before `targeting`. Those of the
-    /// named Services that exist are then in `spec.others`, and their endpoints in `Targets::others`. If one is
-    /// missing, `targeting` returns an error: the load balancer is not changed until the next reconcile, which follows
-    /// when one of the named Services is created, deleted or changed.
+    /// providers support none. This is a pure function of the annotations, called before `targeting`. For later
+    /// calls, the caller puts the named Services that exist into `spec.others`, and the endpoints of these Services into
+    /// `Targets::others`. If a named Service is missing, `targeting` returns an error: the load balancer is not changed
+    /// until the next reconcile, which follows when one of the named Services is created, deleted or changed.
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         let _ = spec;
         BTreeSet::new()

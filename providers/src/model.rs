@@ -68,7 +68,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The pods' port of a Service's port.
+/// The port in the pods to which a Service's port leads (`targetPort`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TargetPort {

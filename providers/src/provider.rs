@@ -30,8 +30,8 @@ pub trait CloudProvider: Send + Sync {
     }
 
     /// Makes the calls that everything else needs: finds the network, checks the credentials. Called on the leader
-    /// before any controller calls the cloud, by a check of the configuration, and again after an error. A second call
-    /// after a success does nothing.
+    /// before any controller calls the cloud, and again after an error; a check of the configuration calls it, too. A
+    /// second call after a success does nothing.
     ///
     /// # Errors
     /// Any kind; the caller logs it and retries, because operators fix configuration and permissions while the process
@@ -78,8 +78,10 @@ pub trait CloudProvider: Send + Sync {
         Ok(())
     }
 
-    /// Receives the storage in the cluster for state that must survive the process. Called once, before any other call;
-    /// a provider without such state ignores it.
+    /// Receives the storage in the cluster for state that must survive the process; a provider without such state
+    /// ignores it. Called once, when service-lb starts, before that controller calls the cloud. Methods that make no
+    /// calls may be called earlier, and other controllers may call the cloud earlier. Not called if service-lb does not
+    /// run, nor by a check of the configuration.
     fn keep_records(&self, records: Arc<dyn Records>) {
         drop(records);
     }

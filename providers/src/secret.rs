@@ -20,7 +20,7 @@ impl fmt::Display for SecretName {
     }
 }
 
-/// The data of a Secret. It is never printed, and its values are overwritten in memory when they are dropped.
+/// The data of a Secret. Its values are never printed, and are overwritten in memory when they are dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretData(BTreeMap<String, Zeroizing<Vec<u8>>>);
 

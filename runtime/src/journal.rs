@@ -110,7 +110,7 @@ pub(crate) enum LastResult {
     RequeueAfter(Duration),
     /// The cache does not contain the controller's last writes yet.
     WaitingForCache,
-    /// The reconcile did not fail, but the key is requeued with backoff.
+    /// The reconcile returned no error but is incomplete; the key is requeued with backoff and counts as failing.
     RequeueWithBackoff,
     /// The reconcile failed and is retried with backoff.
     Failed,

@@ -27,8 +27,8 @@ pub(crate) fn note(namespace: &str, object: impl FnOnce() -> String) {
     });
 }
 
-/// Returns the first stale record that the reconcile in this task has read, and because of which it must not delete
-/// anything in a namespace: a record of that namespace or of a cluster-scoped object. For the deletion of a
+/// Returns a stale record that the reconcile in this task has read and because of which it must not delete anything in
+/// a namespace: the first one of that namespace, else the first one of a cluster-scoped object. For the deletion of a
 /// cluster-scoped object, whose namespace is empty, any record counts.
 pub(crate) fn obstacle(namespace: &str) -> Option<String> {
     let find = |read: &Records| match namespace {

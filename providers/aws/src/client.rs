@@ -30,8 +30,8 @@ const MAX_ATTEMPTS: u32 = 4;
 /// The pause before the second attempt of a read; later pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Calls per second and the size of a burst, for each class; all actions of the class share them. By default, AWS
-/// allows an account the first of these limits for each single read of EC2.
+/// Calls per second and the size of a burst, for each class; all actions of the class share them. The first pair is
+/// AWS's default quota for each single action of EC2 that changes nothing.
 const LIMITS: [(f64, u32); 5] = [(20.0, 100), (5.0, 50), (20.0, 100), (10.0, 40), (4.0, 20)];
 /// The factor of all limits for a mock of AWS on this machine.
 const LOCAL_FACTOR: u32 = 100;

@@ -82,7 +82,7 @@ macro_rules! __cases {
 
 macro_rules! table {
     ($argument:expr, $($module:ident::$case:ident,)*) => {
-        /// All cases, in the order in which they build on each other.
+        /// All cases, the basic ones first.
         pub(crate) const CASES: &[Case] = &[$(Case {
             name: stringify!($case),
             run: |context| Box::pin($module::$case(context)),

@@ -128,7 +128,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("fail_reads"))
     }
 
-    /// Hides the parts of a load balancer that are created next from reads, for this time.
+    /// Makes reads omit each part of a load balancer that is created from now on, for this time after its creation.
     async fn delay_visibility(&self, _time: Duration) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delay_visibility"))
     }

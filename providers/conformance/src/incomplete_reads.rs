@@ -112,7 +112,10 @@ pub(crate) async fn load_balancer_that_is_not_visible_yet_is_created_once(contex
     matches_spec(context, &spec, &targets).await?;
     let owned = owned_of(context, &spec).await?;
     let count = owned.first().map_or(0, |owned| owned.resources.len());
-    ensure!(count == resources, "calls before it was visible have left {owned:?}, not {resources} resources");
+    ensure!(
+        count == resources,
+        "after calls made before the load balancer was visible, there is {owned:?} instead of {resources} resources"
+    );
     Ok(())
 }
 

@@ -111,7 +111,7 @@ impl SettingError {
     }
 }
 
-/// The file, with upstream's names.
+/// The file, with upstream's names and some fields that upstream lacks.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct File {

@@ -117,7 +117,7 @@ fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Opt
         None => Place::default(),
         Some(Some(Ok(place))) => place.clone(),
         Some(Some(Err(error))) => return InstanceState::Unknown(error.clone()),
-        // Otherwise its Node would be initialized without the label of its zone, permanently.
+        // Not Running: the Node would permanently lack the label of its zone, which is set only once.
         Some(None) => return unknown(ErrorKind::Transient, format!("virtual machine {name} is not scheduled yet")),
     };
     let annotation = |key: &&str| instance.metadata.annotations.get(*key).cloned();

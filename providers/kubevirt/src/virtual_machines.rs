@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn host_name_is_searched_for_node_names_but_not_for_virtual_machine_names() {
+    fn node_key_matches_host_names_and_name_key_does_not() {
         let all = machines(&[("a", ""), ("b", "host"), ("c", "twin"), ("d", "twin")], &[("e", "off"), ("a", "")]);
         let by = |key: Key| match all.search(&key).expect("proven") {
             SearchResult::Instance(instance) => instance.metadata.name.clone(),

@@ -1,9 +1,9 @@
 //! A cloud in memory: instances, load balancers with targets and health, routes, and injected faults.
 //!
 //! It behaves like real clouds: created resources may take time to work and to be visible, deletions take time, a load
-//! balancer has parts that are created one call after another, limits are reached, and responses get lost. [`Fault`]s
-//! decide which calls are affected, in the configuration file, in code, or over HTTP; all randomness comes from the
-//! seed. Time is tokio's, so that paused time works.
+//! balancer has parts that are created one call after another, limits are reached, and responses get lost. [`Fault`]s,
+//! which are set in the configuration file, in code or over HTTP, select the affected calls; all randomness comes from
+//! the seed. Time is tokio's, so that paused time works.
 //!
 //! In tests, [`MockCloud`] is both the cloud (by its own methods) and the source of providers
 //! ([`MockCloud::provider`]). In a throw-away cluster, `--cloud-provider=mock` with a configuration such as

@@ -25,7 +25,8 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 struct Series {
     /// The event with its last count, and the number of occurrences that the next patch covers.
     waiting: Option<(Event, u64)>,
-    /// The delay of the waiting event; without one, that of the last patch, for which the series is kept.
+    /// The delay of the waiting event. Without one: the delay of the last patch; the series is kept for the same time
+    /// after that patch.
     wait: Duration,
     /// The time at which the patch is due; without a waiting event, the time at which the series is removed.
     due: Instant,

@@ -84,7 +84,8 @@ impl<'a> Clause<'a> {
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
             match (name.trim_matches(' '), value) {
                 (_, value) if value.is_empty() || value.contains('=') => {}
-                // Go returns zero with an error, and NaN has no place in an order.
+                // As in upstream, which ignores the error of strconv.ParseFloat, an unreadable quality is 0. NaN is
+                // replaced by 0, too, because it cannot be compared.
                 ("q", value) => clause.quality = value.parse().ok().filter(|q: &f64| !q.is_nan()).unwrap_or_default(),
                 (name, value) => clause.parameters.push((name, value.trim_matches(' '))),
             }

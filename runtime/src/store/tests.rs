@@ -106,7 +106,7 @@ async fn undecodable_objects_are_returned_to_the_caller_instead_of_being_noted()
 }
 
 #[test]
-fn waiter_during_a_write_is_woken_by_its_end_and_then_by_its_version() {
+fn waiter_is_woken_when_the_write_ends_and_when_the_watch_delivers_it() {
     let (store, key, woken) = delivered();
     let first = store.begin_write(&key, 5).expect("no write is in progress");
     assert!(store.begin_write(&key, 5).is_none(), "only one write at a time");
@@ -141,7 +141,7 @@ fn failed_write_leaves_no_version_to_wait_for() {
 }
 
 #[test]
-fn version_of_a_replaced_history_is_not_awaited() {
+fn written_version_is_not_awaited_after_the_server_was_restored_from_a_backup() {
     let (store, key, woken) = delivered();
     store.wrote(&key, 9);
     assert!(!store.is_settled(&key, woken.wake()));

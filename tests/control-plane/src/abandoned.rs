@@ -1,4 +1,5 @@
-//! Folders of control planes whose owner and reaper are both dead, as after a reset of the machine.
+//! Folders of control planes whose owner, and the shell that cleans up after it (see `processes`), have both ended, as
+//! after a reset of the machine.
 //!
 //! The owner of a folder holds a lock on a file in it, which the kernel releases with the process. Folders that are to
 //! be kept have no such file.

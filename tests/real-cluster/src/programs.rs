@@ -63,7 +63,7 @@ const fn part(binary: &'static str, module: &'static str, package: &'static str,
 
 const RUNC: Part = part("runc", "runc", "github.com/opencontainers/runc", Build::Runc);
 
-/// The programs of nodes and of the images that every cluster has. Those whose build is short or fails often come
+/// The programs of nodes and of the images that every cluster has. Programs whose build is short, or often fails, come
 /// first.
 const NODE: [Part; 12] = [
     RUNC,

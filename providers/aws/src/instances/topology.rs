@@ -16,8 +16,8 @@ use crate::session::Session;
 const IDS_PER_CALL: usize = 100;
 /// Maximum delay of Nodes by this API.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which an instance without topology is not read again, and for which nothing is read after a denied call.
-/// Upstream: cloud-provider-aws, instanceTopologyManager.
+/// Time for which an instance without topology is not read again, and for which nothing is read after a denied or
+/// invalid call. Upstream: cloud-provider-aws, instanceTopologyManager.
 const SKIP_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time for which nothing is read after a failure that a retry may fix.
 const FAILURE_PAUSE: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! Names and tags of created resources. Except for target groups' names, they equal upstream's, so that each manager
-//! finds the other's resources.
+//! Names and tags of created resources. The names of load balancers and of their own security groups equal upstream's,
+//! so that each manager finds the other's resources; those of target groups and of shared resources do not.
 
 use providers::LoadBalancerId;
 use ring::digest::{Context, SHA256};
@@ -36,7 +36,7 @@ pub(crate) const STACK: &str = "service.k8s.aws/stack";
 pub(crate) const RESOURCE: &str = "service.k8s.aws/resource";
 
 /// The labels that the nodes of a target group must have, as `key=value` with blanks between them; only this provider
-/// writes the tag. While a Service is invalid, its new nodes are chosen by it.
+/// writes the tag. While a Service is invalid, the tag decides which new nodes become targets.
 pub(crate) const NODE_LABELS: &str = "kubernetes.io/target-node-labels";
 /// The value of [`NODE_LABELS`] for labels that do not fit into a tag.
 const UNKNOWN_LABELS: &str = "-";
@@ -84,8 +84,9 @@ pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
 /// Returns the name by which rules in nodes' groups identify a Service's load balancer: the load balancer's own name if
 /// that was generated.
 ///
-/// A copy of the cluster has Services with the same uids. Its load balancer can exist next to one whose name the user
-/// chose. The rules of each load balancer have a name with the cluster's id; without an id the names cannot differ.
+/// If the user chose the load balancer's name, the generated name may belong to the load balancer of a copy of this
+/// cluster, whose Services have the same uids. Therefore the rules get a name that is derived from the cluster's id,
+/// too. Without such an id, they get the generated name.
 pub(crate) fn rule_name(cluster: &ClusterTags, id: &LoadBalancerId, balancer: &str) -> String {
     match cluster.id.is_empty() {
         _ if is_generated(id, balancer) => balancer.to_owned(),
@@ -99,7 +100,7 @@ fn chosen_rule_name(cluster: &ClusterTags, id: &LoadBalancerId) -> String {
 }
 
 /// Returns the names that rules of a Service's load balancer may have. Rules of a load balancer whose name a user chose
-/// may have the first of these names: earlier versions used it.
+/// may have the first of these names: earlier versions used it, and this one does for a cluster without an id.
 pub(crate) fn rule_names(cluster: &ClusterTags, id: &LoadBalancerId) -> [String; 4] {
     [
         balancer(Flavour::CloudProvider, id, Scheme::Internal),
@@ -187,19 +188,19 @@ pub(crate) fn group_balancer(cluster_id: &str, key: &str, scheme: Scheme) -> Str
     format!("k8s-group-{}-{}", plain(name, 8), &hash(&[cluster_id, key, scheme.as_str()])[..10])
 }
 
-/// Returns the tags of the load balancer and the security group of a group.
+/// Returns the tags of the load balancer that a group of Services shares, and of its security group.
 pub(crate) fn group_tags(cluster: &ClusterTags, key: &str) -> Tags {
     let mut tags: Tags = cluster.owned().into_iter().collect();
     tags.insert(GROUP.into(), key.to_owned());
     tags
 }
 
-/// Returns the description of a Service's rules in the security group of a group.
+/// Returns the description of a Service's rules in the security group of a load balancer that Services share.
 pub(crate) fn group_rule(id: &LoadBalancerId) -> String {
     format!("{GROUP_RULE}{}", id.uid)
 }
 
-/// Returns true if a rule in the security group of a group is for this Service.
+/// Returns true if a rule in the security group of a load balancer that Services share is for this Service.
 pub(crate) fn is_group_rule(id: &LoadBalancerId, description: &str) -> bool {
     description.strip_prefix(GROUP_RULE) == Some(&id.uid)
 }
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_a_load_balancer_for_each_scheme_and_key() {
+    fn service_groups_have_a_load_balancer_for_each_scheme_and_key() {
         let name = |key: &str, scheme| group_balancer("c", key, scheme);
         let web = name("default/web", Scheme::Internal);
         assert!(
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_other_services_are_identified_by_their_tag() {
+    fn target_groups_of_other_services_are_identified_by_their_tag() {
         let of = |part: &str| {
             let tags = Tags::from([(RESOURCE.to_owned(), part.to_owned())]);
             resource_id_of_another(&tags, &id()).map(str::to_owned)

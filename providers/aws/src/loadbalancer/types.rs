@@ -1,4 +1,5 @@
-//! The parts of Network Load Balancers, named as in ELB, as data for both sides of a comparison.
+//! The parts of Network Load Balancers as plain data, for the desired and the observed state. The values of enums are
+//! ELB's words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,7 +145,7 @@ pub(crate) struct Mapping {
     pub allocation: Option<String>,
     pub private_v4: Option<String>,
     pub v6: Option<String>,
-    /// The prefix for the translation of UDP over IPv6; `auto_assigned` lets AWS choose.
+    /// The IPv6 prefix for source NAT (`SourceNatIpv6Prefix`); `auto_assigned` lets AWS choose.
     pub nat_prefix: Option<String>,
 }
 
@@ -202,7 +203,7 @@ pub(crate) struct Balancer {
     pub name: String,
     pub scheme: Scheme,
     pub address_type: AddressType,
-    /// Addresses for the translation of UDP over IPv6.
+    /// Source NAT prefixes are enabled, which UDP listeners need with IPv6 (`EnablePrefixForIpv6SourceNat`).
     pub source_nat: bool,
     pub subnets: Vec<Mapping>,
     /// Ids of its security groups, except the Service's own group, which may not exist yet.

@@ -38,7 +38,7 @@ mod suite {
 }
 
 #[tokio::test]
-async fn remote_provider_skips_only_cases_without_its_features() {
+async fn remote_provider_skips_only_cases_that_need_features_it_lacks() {
     let (provider, fixture) = make().await;
     let report = provider_conformance::run(&provider, &fixture).await;
     assert!(report.conforms(), "{report}");

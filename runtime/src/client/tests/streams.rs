@@ -122,7 +122,7 @@ async fn connection_that_is_never_accepted_delays_the_lease_by_seconds_only() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     bed.server.silent.store(1, Ordering::SeqCst);
     let clients = bed.connect().await;
-    // The Lease is given up after five seconds.
+    // A request for the Lease times out after five seconds: half the default renew deadline.
     let lease = tokio::time::timeout(Duration::from_secs(5), lease(&clients)).await;
     assert_eq!(lease.expect("no response within five seconds"), 200);
 }

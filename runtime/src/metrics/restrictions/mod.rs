@@ -60,8 +60,8 @@ impl Restrictions {
 pub(super) struct Applied {
     /// Families that were left out.
     pub disabled: usize,
-    /// Replaced values: one for each value that a counter or histogram has counted, times the replaced labels. Changes
-    /// of a gauge are not known, and not counted.
+    /// Replaced label values, once per observation: the value of each affected counter, or the count of each affected
+    /// histogram (in text: also summary), times the number of its replaced labels. Gauges are not counted.
     pub unexpected: u64,
 }
 

@@ -22,8 +22,8 @@ pub(in crate::metrics) fn apply(restrictions: &Restrictions, families: &mut Vec<
     applied
 }
 
-/// Replaces the values that are not allowed, and adds up metrics with equal labels. Returns the number of replaced
-/// values.
+/// Replaces the values that are not allowed, and adds up metrics with equal labels. Returns the number to add to
+/// [`Applied::unexpected`].
 fn apply_to_family(allowed: &AllowedValues, family: &mut MetricFamily) -> u64 {
     let mut unexpected = 0;
     let mut places: BTreeMap<Vec<String>, usize> = BTreeMap::new();
@@ -41,7 +41,7 @@ fn apply_to_family(allowed: &AllowedValues, family: &mut MetricFamily) -> u64 {
     unexpected
 }
 
-/// Returns the number of values that a counter or histogram has counted.
+/// Returns the value of a counter or the number of observations of a histogram; 0 for other types.
 fn values_in(metric: &Metric) -> u64 {
     let counted = metric.counter.as_ref().map(|counter| counter.value as u64);
     counted.or_else(|| Some(metric.histogram.as_ref()?.sample_count)).unwrap_or_default()

@@ -28,8 +28,8 @@ pub(in crate::metrics) fn apply_to_text(restrictions: &Restrictions, text: Strin
     (restricted, applied)
 }
 
-/// Appends a family with allowed values only: samples with equal labels are added up. Returns the number of replaced
-/// values.
+/// Appends a family with allowed values only: samples with equal labels are added up. Returns the number to add to
+/// [`Applied::unexpected`].
 fn push_constrained(out: &mut String, block: Block<'_>, allowed: &AllowedValues) -> u64 {
     let is_counter = block.text.lines().any(|line| line.starts_with("# TYPE ") && line.ends_with(" counter"));
     let mut unexpected = 0;

@@ -10,7 +10,8 @@ use super::go::{self, LINKER_FLAGS, Recipe};
 /// The folder of the Go module.
 const MODULE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The inputs of the builds of the API server and its companions, etcd, kwok and upstream's controller manager.
+/// The inputs of the builds of the API server (with scheduler and kubectl), etcd, kwok and upstream's controller
+/// manager.
 const SOURCES: [&str; 7] = [
     include_str!("../../go.mod"),
     include_str!("../../go.sum"),

@@ -163,7 +163,7 @@ pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
-/// Returns the AWS Load Balancer Controller, which only tests of both in one cluster need.
+/// Returns the AWS Load Balancer Controller, which only tests of `ccm` next to it need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn aws_load_balancer_controller() -> Result<PathBuf> {

@@ -85,8 +85,8 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Omits each resource that is created from now on from its first `reads` reads, and some of its tags from as many
-    /// further reads. With 0, those of earlier delays become visible.
+    /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
+    /// many later responses omit some of its tags. 0 ends all delays.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

@@ -2,8 +2,8 @@
 //!
 //! Reference: "Quotas for your Network Load Balancers" in the Elastic Load Balancing User Guide, and "Amazon VPC
 //! quotas". AWS counts targets of a load balancer by zone, and certificates by load balancer; here targets are counted
-//! by target group, and certificates by listener. Load balancers, target groups and targets are counted only once a
-//! test sets their limit, because moto lists them slowly.
+//! by target group, and certificates by listener. Load balancers, target groups and targets are not counted until
+//! a test sets their limit, because moto lists them slowly.
 
 use std::collections::{BTreeMap, BTreeSet};
 

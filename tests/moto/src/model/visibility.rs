@@ -35,8 +35,8 @@ pub(super) struct Visibility {
 }
 
 impl Visibility {
-    /// Sets the delay in reads of resources that are created later. With 0, those of earlier delays become visible.
-    /// Resources omitted from lists and hidden Classic Load Balancers are still missing.
+    /// Sets the delay, in reads, of resources that are created later. With 0, delayed resources and tags become visible
+    /// immediately, but not resources omitted from lists and hidden Classic Load Balancers.
     pub(super) fn set(&mut self, delay: u64) {
         self.delay = delay;
         if delay == 0 {

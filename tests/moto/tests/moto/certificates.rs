@@ -87,7 +87,8 @@ pub async fn listener_has_the_certificate_of_its_host_name(_: Space) -> Result<(
     delete(&*balancers, &plain.id).await
 }
 
-/// A certificate needs its owner's consent, and ACM may fail: the load balancer stays as it is, and its targets follow.
+/// A certificate needs its owner's consent, and ACM may fail: in both cases, the load balancer is not changed, but its
+/// targets are still updated.
 pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -114,7 +115,7 @@ pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Re
     ensure!(certificates(&moto).await? == [first], "{:?}", certificates(&moto).await?);
     let group = AccountResources::read(&moto).await?.target_groups.pop().context("no target group")?;
     let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &group)]).await?;
-    ensure!(texts(&health, "Id") == [instances[0].id.clone()], "the targets do not follow: {health}");
+    ensure!(texts(&health, "Id") == [instances[0].id.clone()], "the targets are not updated: {health}");
 
     let tags = json!({"CertificateArn": foreign, "Tags": [{"Key": key, "Value": "shared"}]});
     moto.aws.acm("AddTagsToCertificate", &tags).await?;

@@ -18,7 +18,7 @@ use crate::balancers::{AccountResources, PREFIX};
 use crate::bed::{AwsBed, CLUSTER, POLICY, provider_in};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/charts/ccm");
-/// The namespace of the guide.
+/// The namespace in the installation guide, docs/aws.md.
 const NAMESPACE: &str = "kube-system";
 
 /// Renders the chart for this bed's network, and applies it.
@@ -26,7 +26,7 @@ async fn install(bed: &AwsBed) -> Result<()> {
     let cluster = &bed.cloud.bed.cluster;
     let charts = cluster.assets().charts()?;
     let values = cluster.folder().join("eks-cluster.yaml");
-    // YAML contains JSON.
+    // JSON is valid YAML.
     let cluster_values = json!({"clusterName": CLUSTER, "cloudConfig": bed.moto.cloud_config()});
     fs::write(&values, cluster_values.to_string())?;
     let output = Command::new(charts)

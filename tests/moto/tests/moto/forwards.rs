@@ -278,8 +278,9 @@ pub async fn weighted_groups_change_despite_a_crash_at_any_call(_: Space) -> Res
     change_weighted_groups(1).await
 }
 
-/// Another Service gets a part of the traffic, then another port of it, then none, and everything is deleted. The
-/// process crashes after every `step`th call in turn, executed or not, and another one finishes.
+/// Another Service gets a part of the traffic, then another port of that Service, then none, and everything is deleted.
+/// In each run the process crashes at another change (every `step`th one), which AWS has executed or refused, and
+/// another process finishes.
 async fn change_weighted_groups(step: usize) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all: Targets = targets(&moto.run(2).await?);

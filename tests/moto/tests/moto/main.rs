@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use cluster_tests::{Case, cases, run};
 
-// One line for each test: intentionally longer than 60 lines.
+// Intentionally longer than 60 lines: the list of all tests.
 fn main() -> std::process::ExitCode {
     let usual = cases![Usual:
         alb::{application_load_balancer_is_the_target_of_a_service},
@@ -92,9 +92,9 @@ fn main() -> std::process::ExitCode {
         leaks::{leaked_resources_are_reported_and_deleted, deletion_of_a_leak_keeps_the_listing},
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
-            rules_of_nodes_have_no_marks_of_the_controller, load_balancer_of_the_same_name_stays_with_its_service,
+            node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_controller, load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
-            untagged_group_of_nodes_is_only_a_warning,
+            untagged_security_group_of_nodes_is_only_a_warning,
         },
         creations::{creations_share_their_reads, change_during_a_creation_is_reverted_by_the_next_check},
         crashes::{
@@ -129,7 +129,7 @@ fn main() -> std::process::ExitCode {
             target_behind_a_closed_group_is_unhealthy,
         },
         refusals::{
-            refused_update_of_targets_is_retried, groups_of_nodes_are_read_again_after_one_was_deleted,
+            refused_update_of_targets_is_retried, security_groups_of_nodes_are_read_again_after_one_was_deleted,
             address_outside_of_the_network_is_named_with_all_zones,
         },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},

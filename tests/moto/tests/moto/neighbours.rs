@@ -63,9 +63,9 @@ pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Spac
     Ok(())
 }
 
-/// Neither the shared security group nor its rules have the tags and labels by which the controller finds resources to
-/// delete.
-pub async fn rules_of_nodes_have_no_marks_of_the_controller(_: Space) -> Result<()> {
+/// Neither the shared security group nor its rules have the tags and descriptions by which the AWS Load Balancer
+/// Controller finds resources to delete.
+pub async fn node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_controller(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let balancers = new_process(&moto).await?;
     let (one, all) = (spec(1, &[]), targets(&moto.run(1).await?));
@@ -214,7 +214,7 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
 
 /// The nodes' only group has no tag, so that its rules may not be changed: that is a warning, and the load balancer is
 /// still created.
-pub async fn untagged_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
+pub async fn untagged_security_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;
     let key = format!("kubernetes.io/cluster/{CLUSTER}");

@@ -17,7 +17,7 @@ pub async fn shared_group_is_deleted_when_deletions_overlap(_: Space) -> Result<
 }
 
 /// Two load balancers without security groups share a rule. The deletion of the first one revokes the rule instead of
-/// handing it over, because the second one was deleted in the meantime.
+/// changing its description to that of the second one, which was deleted in the meantime.
 pub async fn shared_rule_is_revoked_when_deletions_overlap(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let bare = [("disable-nlb-sg", "true")];

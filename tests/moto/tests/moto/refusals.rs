@@ -31,7 +31,7 @@ pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
 
 /// The security group of a node was replaced and deleted. Nodes are cached for long, so that their groups are read
 /// again instead of failing each Service.
-pub async fn groups_of_nodes_are_read_again_after_one_was_deleted(_: Space) -> Result<()> {
+pub async fn security_groups_of_nodes_are_read_again_after_one_was_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));

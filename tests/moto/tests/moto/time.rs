@@ -94,7 +94,8 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
     Ok(())
 }
 
-/// A name that a user gives is checked against the tags of the returned load balancer, which are visible late.
+/// If the user chose the name, CreateLoadBalancer may return an existing load balancer of another owner. Its tags,
+/// which become visible late, identify the owner.
 pub async fn named_load_balancer_is_deleted_when_its_tags_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -1,4 +1,4 @@
-//! The deletion of a Service's own load balancer: the user of a resource is deleted before the resource.
+//! The deletion of a Service's own load balancer: a resource is deleted after the resources that use it.
 
 use providers::{CloudError, Deletion, ErrorKind, LoadBalancerId};
 use tokio::sync::MutexGuard;
@@ -59,8 +59,8 @@ impl Balancers {
         Ok(state.unconfirmed.is_empty())
     }
 
-    /// Returns true if a deletion waits for tags: a resource has a name of this Service's, and its tags may not be
-    /// visible yet.
+    /// Returns true if a deletion waits for tags: a resource has a name that is generated for this Service, and its
+    /// tags may not be visible yet.
     fn waits_for_tags(
         &self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! Rules in the nodes' security groups for all load balancers with the shared group. Their number does not grow with
-//! the number of Services.
+//! Rules in the nodes' security groups for the security group that the cluster's load balancers share (the backend
+//! group). The number of these rules does not grow with the number of Services.
 
 use std::collections::BTreeSet;
 

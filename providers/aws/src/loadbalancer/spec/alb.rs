@@ -28,7 +28,7 @@ pub(super) fn read(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Option
     }
     for suffix in OF_TARGETS {
         if let Some(value) = reading.text(suffix).filter(|value| *value != "false") {
-            let fix = "leave it out: the Application Load Balancer decides about its targets and certificates";
+            let fix = "leave it out: targets and certificates are configured on the Application Load Balancer";
             reading.refuse(suffix, value, fix);
         }
     }
@@ -68,8 +68,8 @@ mod tests {
         let arn = "arn:aws:elasticloadbalancing:r:1:loadbalancer/net/web/1";
         for (annotations, transport, expected) in [
             (&[(SUFFIX, arn)][..], Transport::Tcp, "the ARN of an Application Load Balancer"),
-            (&[(SUFFIX, "web"), ("nlb-target-type", "ip")], Transport::Tcp, "decides about its targets"),
-            (&[(SUFFIX, "web"), ("ssl-cert", "arn:x")], Transport::Tcp, "and certificates"),
+            (&[(SUFFIX, "web"), ("nlb-target-type", "ip")], Transport::Tcp, "targets and certificates are"),
+            (&[(SUFFIX, "web"), ("ssl-cert", "arn:x")], Transport::Tcp, "certificates are configured"),
             (&[(SUFFIX, "web"), ("healthcheck-protocol", "tcp")], Transport::Tcp, "use HTTP or HTTPS"),
             (&[(SUFFIX, "web")], Transport::Udp, "use TCP"),
         ] {

@@ -96,7 +96,7 @@ fn served<'a>(requested: &ServicePort, other: &'a OtherService, protocol: Protoc
         Some(first) => Ok(other.ports.iter().filter(fits).filter(|port| port.port == first.port).collect()),
         None if other.ports.iter().any(|port| named(&port)) => {
             let transports = protocol.transports().join(" or ").to_uppercase();
-            Err((what, format!("use a port of protocol {transports}, as the listener has it")))
+            Err((what, format!("use a {transports} port, like the listener")))
         }
         None => {
             let has = other.ports.iter().map(|port| {

@@ -198,8 +198,8 @@ fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint
                 None => ("ssl-domains", reading.text("ssl-domains").unwrap_or_default()),
             };
             let fix = format!(
-                "leave port {number} out by the annotation for ssl-ports, or give it a number that UDP does not have: AWS has \
-                 no TLS on a listener for both"
+                "list the encrypted ports without {number} in annotation {PREFIX}ssl-ports, or use a number that no UDP port \
+                 has: AWS does not support TLS on a listener for TCP and UDP"
             );
             reading.refuse(suffix, value, &fix);
         }

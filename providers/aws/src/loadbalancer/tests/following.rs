@@ -25,7 +25,8 @@ fn all_targets() -> Targets {
     Targets { endpoints: vec![endpoint("tcp-80", [10, 0, 0, 9], 8080)].into(), ..Targets::nodes(nodes) }
 }
 
-/// Returns the targets that follow, as the ends of their ids with their ports, and the other Services.
+/// Returns the targets that an invalid Service's load balancer gets, each as the last character of its id and its port,
+/// and the names of the other Services.
 fn following(account: &Account, invalid: &LoadBalancerSpec, targets: &Targets) -> (Vec<String>, BTreeSet<String>) {
     let policy = Policy::default();
     let settings = read_leniently(invalid, &policy).expect("it belongs to this provider");
@@ -172,7 +173,7 @@ fn new_nodes_of_an_invalid_service_get_the_rules_of_its_last_valid_request() {
         let rule = |rule: &Rule| ObservedRule { id: String::new(), rule: rule.clone() };
         let observed: Vec<ObservedRule> = expected.iter().map(rule).collect();
 
-        // Its ranges are unknown, too, if they are a part of the mistake.
+        // The invalid spec has no source ranges: the mistake may be in them.
         let mut invalid = applied.clone();
         invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());
         invalid.source_ranges.clear();

@@ -169,7 +169,8 @@ async fn zones_fail(space: &Space, record: &mut Record, ours: bool) -> Result<()
     }
     space.bed.cluster.resume_node("node-1").await?;
     record.phase("one node recovers", ready_is(space, "node-1", "True", 0)).await?;
-    // Upstream counts a node as evicted if its eviction had begun when all nodes failed, and may not evict its pods.
+    // Not compared: if upstream had begun to evict a node's pods when all nodes failed, the node counts as evicted, and
+    // its pods possibly stay.
     if !ours {
         return Ok(());
     }
@@ -229,7 +230,8 @@ pub async fn failing_nodes_are_handled_as_in_upstream(_: Space) -> Result<()> {
 }
 
 /// Checks that an unresponsive node does not change, including the times in its conditions, for longer than a new
-/// manager needs for its decision. Both managers first withdraw their evictions, and then decide again.
+/// manager needs for its decision. After a start, both managers first remove the NoExecute taint and add it again
+/// later, so that only NoSchedule taints are compared.
 async fn stays_unresponsive(space: &Space, before: &Node) -> Result<()> {
     let text = |node: &Node| -> Result<String> {
         let mut conditions = node.status.clone().and_then(|status| status.conditions).unwrap_or_default();

@@ -58,7 +58,7 @@ pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     settled(&space, "web", 2).await?;
     faults.freeze("pods");
     space.scale::<ReplicaSet>("web", 6).await?;
-    eventually("it creates the missing pods", || async {
+    eventually("the manager creates the missing pods", || async {
         ensure!(created_pods(&faults) == 6, "created {}", created_pods(&faults));
         Ok(())
     })
@@ -95,7 +95,7 @@ async fn start_pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     settled(space, "web", 3).await?;
     let standby = Manager::start_with(space, &second, &ELECT).await?;
     second.until_watching(&["pods"]).await?;
-    // By then the standby also has its first complete list, which a test may want to freeze.
+    // Until then the standby has completed its first list: tests may freeze a watch only after that.
     second.none_while_quiet(Call::is_object_write).await?;
     Ok([(leader, first), (standby, second)])
 }
@@ -146,7 +146,7 @@ pub async fn lost_response_behind_a_frozen_watch_is_resolved(space: Space) -> Re
         Ok(())
     })
     .await?;
-    during(QUIET, "it waits for the pod that is not in its cache", || async {
+    during(QUIET, "the manager waits for the pod that is not in its cache", || async {
         ensure!(created_pods(&faults) == 3, "created {}", created_pods(&faults));
         Ok(())
     })
@@ -170,7 +170,7 @@ pub async fn new_leader_with_a_stale_cache_reads_pods_first(space: Space) -> Res
         Ok(())
     })
     .await?;
-    during(QUIET, "it creates no pod that exists already", || async {
+    during(QUIET, "the new leader creates no pod that exists already", || async {
         ensure!(created_pods(&second) == 0, "created {}", created_pods(&second));
         Ok(())
     })

@@ -88,7 +88,7 @@ async fn grow(space: &Space) -> Result<()> {
     space.create::<ReplicationController>(replicationcontroller::controller("web", 3)).await?;
     replicationcontroller::settled(space, "web", 3).await?;
     space.scale::<ReplicationController>("web", 6).await?;
-    eventually("it grows", || async {
+    eventually("the ReplicationController has more than 3 pods", || async {
         ensure!(space.pods("web").await?.len() > 3);
         Ok(())
     })
@@ -149,7 +149,7 @@ async fn run_to_the_end(space: &Space) -> Result<()> {
 async fn fail_once(space: &Space) -> Result<()> {
     let spec = json!({"backoffLimit": 1});
     space.create::<Job>(job::job("failing", &json!({BEHAVIOUR: "fail"}), spec)).await?;
-    eventually("one has failed", || async {
+    eventually("one pod has failed", || async {
         let status = space.get::<Job>("failing").await?.status.unwrap_or_default();
         ensure!(status.failed == Some(1), "{status:?}");
         Ok(())
@@ -166,7 +166,7 @@ async fn fail_again(space: &Space) -> Result<()> {
 
 async fn run_is_due(space: &Space) -> Result<()> {
     cronjob::due_once(space, "yearly", &json!({BEHAVIOUR: READY}), json!({})).await?;
-    eventually("the run is listed", || async {
+    eventually("the Job is active", || async {
         let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
         ensure!(status.active.as_ref().is_some_and(|active| active.len() == 1), "{status:?}");
         let status = space.list::<Job>("yearly").await?.remove(0).status.unwrap_or_default();
@@ -178,7 +178,7 @@ async fn run_is_due(space: &Space) -> Result<()> {
 
 async fn run_ends(space: &Space) -> Result<()> {
     succeed(space, "yearly", 1).await?;
-    eventually("it is no longer listed", || async {
+    eventually("the Job is no longer active", || async {
         let status = space.get::<CronJob>("yearly").await?.status.unwrap_or_default();
         ensure!(status.active.as_ref().is_none_or(Vec::is_empty), "{status:?}");
         ensure!(status.last_successful_time.is_some(), "{status:?}");
@@ -199,7 +199,7 @@ async fn guard(space: &Space) -> Result<()> {
 async fn evict_one(space: &Space) -> Result<()> {
     let first = names(&space.pods("web").await?)[0].clone();
     ensure!(evict(space, &first).await?, "an eviction that the budget allows was refused");
-    eventually("it is replaced, and no longer in disruptedPods", || async {
+    eventually("the evicted pod is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());

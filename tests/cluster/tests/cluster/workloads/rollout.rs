@@ -111,7 +111,8 @@ async fn scenario(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// Writes: 2 pods, 2 more for the update, 1 by scaling, 3 more for the rollback; and two ReplicaSets.
+/// Creates 8 pods (2, 2 for the update, 1 by scaling, 3 for the rollback) and two ReplicaSets; the other writes are
+/// updates and statuses.
 pub const SCENARIO: Scenario = Scenario {
     name: "deployment",
     flags: &["--controllers=deployment-controller,replicaset-controller"],

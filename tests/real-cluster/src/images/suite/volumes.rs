@@ -1,8 +1,9 @@
 //! Images of the CSI driver of upstream's specs and its sidecars, and of the proxy to CSI and DRA drivers that run
 //! inside the suite.
 //!
-//! The sidecars are upstream's, except for the registrar: it and the driver are not Go modules, and have replacements
-//! in `go/`.
+//! The sidecars are upstream's, except for the registrar. It and the driver have replacements in `go/`, because other
+//! Go modules cannot require their releases: the registrar's path lacks `/v2`, and the driver depends on `replace`
+//! directives.
 
 use std::path::{Path, PathBuf};
 
