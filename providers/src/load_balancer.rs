@@ -300,7 +300,7 @@ pub trait LoadBalancers: Send + Sync {
 
     /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic; most
     /// providers support none. This is a pure function of the annotations, called before `targeting`. For later
-    /// calls, the caller puts the named Services that exist into `spec.others`, and the endpoints of these Services into
+    /// calls, the caller puts the named Services that exist into `spec.others`, and their endpoints into
     /// `Targets::others`. If a named Service is missing, `targeting` returns an error: the load balancer is not changed
     /// until the next reconcile, which follows when one of the named Services is created, deleted or changed.
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {

@@ -48,8 +48,8 @@ impl Budget {
         (state.full - spare.min(state.full - now)).max(now)
     }
 
-    /// Records that AWS throttled a call: no call gets a token during a pause, which doubles each time. Returns the
-    /// pause.
+    /// Records that AWS throttled a call: no later call gets a token during the pause that the response names
+    /// (`after`), or else during a pause that doubles each time. Returns the pause.
     pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
         self.pause(Instant::now(), after)
     }

@@ -114,10 +114,12 @@ const PROXY_PORT: u16 = 10256;
 const PROXY_PATH: &str = "/healthz";
 
 impl Config {
-    /// Reads the file. Also returns a sentence for each variable that has no effect.
+    /// Reads the file. Also returns warnings about unknown sections and variables, endpoints of services that are not
+    /// called, and known variables that are not used.
     ///
     /// # Errors
-    /// `Unreadable` with the line that is not INI; `Invalid` with section, variable, value and fix.
+    /// `Unreadable` if the file is not UTF-8, or with the line that is not INI; `Invalid` with section, variable, value
+    /// and fix.
     pub fn read(context: &BuildContext) -> Result<(Self, Vec<String>), ConfigError> {
         let file = context.config_name();
         let unreadable = |message: String| ConfigError::Unreadable { file: file.clone(), message };
@@ -351,7 +353,8 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (likeness(best) > 0.8).then_some(best)
 }
 
-/// Returns true if a text is the ARN of a resource with an account. It becomes a header of requests.
+/// Returns true if a text is the ARN of a resource with an account, without blanks and control characters: it becomes a
+/// header of requests.
 fn is_arn_with_account(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(6, ':').collect();
     text.bytes().all(|byte| byte.is_ascii_graphic())

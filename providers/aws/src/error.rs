@@ -131,7 +131,7 @@ pub(crate) fn cloud_error<E: ProvideErrorMetadata>(
     }
 }
 
-/// Codes for a missing permission; other codes of denied calls are about the identity of the caller.
+/// Codes for a missing permission; other codes of denied calls are about the caller's identity or account.
 const MISSING_PERMISSION: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", "AccessDeniedException"];
 /// The start of an encoded text at the end of a message. It differs for each call, so it is cut off.
 const ENCODED_PREFIX: &str = "Encoded authorization failure message";
@@ -158,14 +158,14 @@ fn seconds(header: &str) -> Option<Duration> {
     header.trim().parse::<u64>().ok().map(Duration::from_secs)
 }
 
-/// Returns the whole chain of causes of a call without a response.
+/// Returns the reason of an error without a code; if there was no connection, with the whole chain of causes.
 fn reason<E>(error: &SdkError<E, HttpResponse>) -> String {
     let (summary, source): (_, Option<&(dyn std::error::Error + 'static)>) = match error {
         SdkError::TimeoutError(_) => return "timed out".into(),
         SdkError::DispatchFailure(failure) => ("no connection", failure.as_connector_error().map(|e| e as _)),
         SdkError::ConstructionFailure(_) => return "request not built: check credentials and region".into(),
         SdkError::ResponseError(_) => return "the response cannot be parsed".into(),
-        _ => ("no response", None),
+        _ => ("the response has no error code", None),
     };
     let causes = std::iter::successors(source, |error| error.source()).map(ToString::to_string);
     std::iter::once(summary.to_owned()).chain(causes).collect::<Vec<_>>().join(": ")

@@ -89,7 +89,7 @@ fn header(rest: &str) -> Result<(String, Option<String>), String> {
     Ok((name.to_owned(), subsection))
 }
 
-/// Parses a value: quoted parts are literal; the rest ends at a comment and is trimmed.
+/// Parses a value. Quoted parts keep blanks and comment characters; the rest ends at a comment and is trimmed.
 fn value(text: &str) -> Result<String, String> {
     let mut rest = text.trim_start();
     let mut value = String::new();

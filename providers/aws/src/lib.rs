@@ -1,4 +1,4 @@
-//! AWS as a cloud provider: instances, their tags, routes, and Network Load Balancers.
+//! AWS as a cloud provider: instances, their tags, routes, Network Load Balancers, and existing Classic Load Balancers.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

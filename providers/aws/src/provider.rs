@@ -77,7 +77,7 @@ impl CloudProvider for Aws {
         "aws"
     }
 
-    /// Returns true if the cloud config or the tags of this process's instance name the cluster. Before the first call
+    /// Returns true if the cloud config or the tags of this process's instance name the cluster. Before `initialize`
     /// these tags are unknown, and the result is true.
     fn has_cluster_id(&self) -> bool {
         !self.config.cluster_id.is_empty() || self.sessions.get().map_or(true, |session| !session.cluster.id.is_empty())

@@ -39,7 +39,7 @@ impl ClusterTags {
         (!self.id.is_empty()).then(|| Filter::builder().name("tag-key").set_values(Some(keys)).build())
     }
 
-    /// Returns the tags of all created resources.
+    /// Returns the cluster's tags that each created resource gets.
     pub(crate) fn owned(&self) -> Vec<(String, String)> {
         let legacy = self.legacy.then(|| (LEGACY.to_owned(), self.id.clone()));
         std::iter::once((self.key(), OWNED.to_owned())).chain(legacy).collect()

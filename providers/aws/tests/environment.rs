@@ -65,7 +65,7 @@ struct Endpoint {
 }
 
 impl Endpoint {
-    /// Serves until the test ends; with TLS behind `CONNECT`.
+    /// Serves until the process ends. With `tls`, a connection continues with TLS after `CONNECT`.
     fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -145,7 +145,7 @@ fn respond(stream: &mut impl Write, request: &Request) {
     let _ = stream.flush();
 }
 
-/// Runs the probe with EC2 at this URL and only these environment variables.
+/// Runs the probe with EC2 at this URL and only these environment variables, besides those that each run needs.
 fn run(ec2: &str, home: &Path, environment: &[(&str, &str)]) -> Output {
     let config = format!(
         "[Global]\nRegion = eu-west-1\nVPC = vpc-1\nSubnetID = subnet-1\nKubernetesClusterID = c\n\
@@ -164,7 +164,8 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The profile of a user of SSO, and the name of the file with the token of its session (the SHA-1 of its name).
+/// The profile of a user of SSO, and the name of the file with the token of the session with the same name: the SHA-1
+/// of that name.
 const PEOPLE: (&str, &str) = ("people", "ab3ccc8dba2a0cf7a1ce4d830bb8a6238ff03833.json");
 /// The profile and the file name of a user whose token is no longer valid.
 const GUESTS: (&str, &str) = ("guests", "f8122851dbc0a94f62e4439f94d68e158d1030b6.json");
@@ -201,7 +202,7 @@ fn is_of_role(request: &Request, token: &str) -> bool {
     named && request.header("x-amz-sso_bearer_token") == token
 }
 
-/// Each source of credentials signs the call.
+/// The call is signed with the credentials of each source.
 #[test]
 fn credentials_are_found_in_the_environment() {
     let folder = tempfile::tempdir().expect("a folder");

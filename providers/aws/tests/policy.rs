@@ -13,7 +13,7 @@ const POLICY: &str = include_str!("../../../deploy/aws-iam-policy.json");
 const BY_AWS: [&str; 1] = ["iam:CreateServiceLinkedRole"];
 
 /// Statements without the cluster's tag. They are harmless, because each of their calls also needs another statement,
-/// which has the tag.
+/// which requires the tag.
 const OF_ANY: [&str; 2] = ["MakeSecurityGroupsInAnyNetwork", "UntaggedRulesOfTaggedGroups"];
 
 /// Returns the actions of the calls in a source file: the text after the class of each call, with the service's prefix.

@@ -245,7 +245,8 @@ pub(crate) async fn written_annotations_have_the_prefix(context: &Context<'_>) -
     let read = features.annotations.iter().find(|read| prefix.starts_with(read.as_str()));
     ensure!(
         read.is_none(),
-        "annotations with the prefix {prefix:?} are written, and also read (prefix {read:?}): each write causes a reconcile"
+        "annotations with the prefix {prefix:?} are written, and also read (prefix {read:?}): each write causes a \
+         reconcile"
     );
     let targets = Targets::nodes(context.nodes(1).await?);
     let mut spec = context.spec();

@@ -33,7 +33,7 @@ pub struct Access {
     pub context: BTreeMap<String, String>,
 }
 
-/// The statements of policies, all of which allow something.
+/// The statements of policies. Only those that allow something have an effect: our policies have no others.
 #[derive(Debug, Clone, Default)]
 pub struct Policy(Vec<Value>);
 

@@ -35,8 +35,8 @@ fn instance(found: &types::Instance, region: &str, families: &[Family]) -> Insta
     }
 }
 
-/// Returns the addresses in the order of the interfaces' device indexes. Upstream: cloud-provider-aws,
-/// extractIPv4NodeAddresses and extractIPv6NodeAddresses.
+/// Returns the addresses in the order of the families, and in each family in the order of the device indexes of the
+/// interfaces in use. Upstream: cloud-provider-aws, extractIPv4NodeAddresses and extractIPv6NodeAddresses.
 pub(crate) fn addresses(found: &types::Instance, families: &[Family]) -> Vec<Address> {
     let mut interfaces: Vec<&InstanceNetworkInterface> = found
         .network_interfaces()
@@ -73,9 +73,9 @@ fn v6(interfaces: &[&InstanceNetworkInterface]) -> Vec<Address> {
     first.filter_map(|text| ip(AddressKind::InternalIP, text)).collect()
 }
 
-/// Returns the addresses of a Fargate node that was found by the address `ip`: one of each family, and the name.
-/// Upstream: cloud-provider-aws, pkg/providers/v1/variant/fargate, NodeAddresses; it repeats the name for each family,
-/// which the API server refuses.
+/// Returns the addresses of a Fargate node that was found by the address `ip`: one of each of the `families`, or `ip`
+/// if there is none, and the name. Upstream: cloud-provider-aws, pkg/providers/v1/variant/fargate, NodeAddresses; it
+/// repeats the name for each family, which the API server refuses.
 pub(crate) fn fargate_addresses(interface: &types::NetworkInterface, ip: IpAddr, families: &[Family]) -> Vec<Address> {
     let of_family = |family: &Family| match family {
         Family::V4 => interface.private_ip_address(),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_terminated_instances_are_deleted_and_only_stopped_ones_stopped() {
+    fn only_terminated_instances_count_as_deleted_and_only_stopped_ones_as_stopped() {
         for (name, expected) in [
             (Some(InstanceStateName::Pending), "running"),
             (Some(InstanceStateName::Running), "running"),

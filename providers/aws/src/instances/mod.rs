@@ -1,4 +1,4 @@
-//! Instances: read by id in batches, by name or address without an id, and labelled with their topology.
+//! Instances: read in batches by id, private DNS name or address, and labelled with their topology.
 
 mod convert;
 pub(crate) mod id;
@@ -114,7 +114,7 @@ fn id_of(instance: &Instance) -> String {
     instance.provider_id.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the state of an instance that no response contains: deleted, if the id is well-formed.
+/// Returns the state of an instance that no response contains: deleted, unless its id is malformed.
 fn absent(wanted: &Wanted) -> InstanceState {
     match wanted {
         Wanted::Instance(id) if well_formed(id) => InstanceState::Gone,
@@ -135,7 +135,8 @@ fn well_formed(id: &str) -> bool {
     id.strip_prefix("i-").is_some_and(|rest| rest.len() >= 8 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Returns the states of all instances that were found, and `Unknown` for each instance of a failed batch.
+/// Returns the states of all instances that were found, and `Unknown` for each instance of a failed batch or with an
+/// ambiguous name.
 async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     let addresses: Vec<IpAddr> = wanted
         .iter()
@@ -154,7 +155,8 @@ async fn look_up(session: &Session, wanted: BTreeSet<&Wanted>) -> States {
     instances.chain(interfaces.into_iter().flatten()).collect()
 }
 
-/// Returns the EC2 instances among `wanted`, and an error for each instance of a failed call; all others do not exist.
+/// Returns the EC2 instances among `wanted`, and an error for each instance of a failed call or with an ambiguous name;
+/// all other EC2 instances do not exist.
 pub(crate) async fn find(session: &Session, wanted: BTreeSet<&Wanted>) -> Found {
     let mut ids = Vec::new();
     let mut names = Vec::new();

@@ -48,7 +48,10 @@ impl Zones {
                     state.known = Arc::new(zones.filter_map(|zone| Some((zone.zone_name?, zone.zone_id?))).collect());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read zone ids; Nodes in new zones get no label topology.k8s.aws/zone-id for now");
+                    tracing::warn!(
+                        %error,
+                        "cannot read zone ids; Nodes in new zones get no label topology.k8s.aws/zone-id for now"
+                    );
                 }
             }
         }

@@ -55,7 +55,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Returns the Service of this cluster that tags of either upstream, or ours, name.
+    /// Returns the Service of this cluster that the tags of either upstream or of this provider name.
     pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
         if !cluster.id.is_empty() && names_another(tags, cluster) && !tags.contains_key(&cluster.key()) {
             return None;
@@ -73,7 +73,7 @@ impl Owner {
         })
     }
 
-    /// Returns true if the tags name this Service, and not an earlier one with the same name.
+    /// Returns true if the tags name this Service, and have no uid of another Service with the same name.
     pub(crate) fn may_be(&self, id: &LoadBalancerId) -> bool {
         self.namespace == id.namespace && self.name == id.name && self.uid.as_ref().is_none_or(|uid| *uid == id.uid)
     }
@@ -191,7 +191,8 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     has(&cluster.key()) != (service || has(BACKEND) || has(GROUP)) && !names_another(tags, cluster)
 }
 
-/// Returns true if a tag key decides about ownership, so that a Service may not set it by annotation.
+/// Returns true if tags with this key identify owners or users of resources, so that a Service may not set the tag by
+/// annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD, NODE_LABELS];
     let controllers = [STACK, RESOURCE, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unclaimed_stack_of_the_controller_is_adopted_by_class_only_and_not_deleted() {
+    fn unclaimed_stack_of_the_controller_is_adopted_only_for_its_flavour_and_not_deleted() {
         let upstream = Flavour::CloudProvider;
         let controller = Flavour::Controller;
         for (evidence, claimed, ensured, adopted, deleted) in [

@@ -1,4 +1,5 @@
-//! Routes to nodes' pod networks, in all route tables of the cluster: one read for each pass, and the smallest change.
+//! Routes to nodes' pod networks, in all route tables of the cluster: mostly one read for each pass, and the smallest
+//! change.
 
 mod route_instances;
 mod table;
@@ -220,7 +221,8 @@ fn explained(mut error: CloudError, table: &str) -> CloudError {
     error
 }
 
-/// Returns the tables with the cluster's tag, or the one that the cloud config names.
+/// Returns the tables with the cluster's tag (without a cluster id: all tables of the network), or the one that the
+/// cloud config names.
 ///
 /// # Errors
 /// `Transient` if there is none: an operator may tag one at any time.

@@ -16,7 +16,7 @@ use crate::session::Session;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteInstance {
     pub id: String,
-    /// The provider ID in the instance's Node.
+    /// The provider ID, in the spelling of the instance's Node once that is known.
     provider_id: String,
     /// The interface that routes lead to; `None`: the instance has only one interface, and routes lead to the instance.
     pub interface: Option<String>,
@@ -62,8 +62,8 @@ impl RouteInstances {
         self.known().remove(id);
     }
 
-    /// Returns the provider IDs of instances by their ids, read in one batch if they are not cached; the ids of
-    /// instances that no longer exist have no zone. Drops all other instances from the cache.
+    /// Returns the provider IDs of instances by their ids, read in one batch if they are not cached; the provider IDs
+    /// of instances that no longer exist have no zone. Drops all other instances from the cache.
     ///
     /// # Errors
     /// The first failed read: a partial list is never returned.

@@ -1,6 +1,6 @@
 //! Idempotent creation: if a creation has the name and the settings of an existing resource, AWS returns that resource,
-//! regardless of its owner and tags; if the settings differ, AWS returns an error. moto creates a second load balancer
-//! and a second listener, and refuses each second target group.
+//! regardless of its owner and tags; if the settings differ, AWS returns an error. moto creates another load balancer
+//! and another listener in both cases, and refuses another target group in both cases.
 //!
 //! Reference: Elastic Load Balancing API Reference, CreateLoadBalancer, CreateTargetGroup and CreateListener.
 

@@ -42,7 +42,7 @@ struct Shared {
     moto: SocketAddr,
     account: HeaderValue,
     client: Client<HttpConnector, Full<Bytes>>,
-    /// The account, read by rules of the model.
+    /// Access to the account for the rules of the model.
     aws: Aws,
     state: Mutex<State>,
     model: Arc<Model>,
@@ -241,8 +241,8 @@ impl Proxy {
         self.shared.reachability.clone()
     }
 
-    /// Omits each resource that is created from now on from its first `reads` reads, and some of its tags from as many
-    /// further reads.
+    /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
+    /// many later responses omit some of its tags. 0 ends all delays.
     pub fn delay_visibility(&self, reads: u64) {
         self.shared.model.delay_visibility(reads);
     }

@@ -38,7 +38,7 @@ struct State {
     /// The reason for which nothing is checked, if there is one.
     ignored: Option<String>,
     gaps: Vec<String>,
-    /// Beginnings of names of load balancers whose targets are opened by their users.
+    /// Beginnings of the names of load balancers whose users open the targets' security groups themselves.
     opened: BTreeSet<String>,
 }
 
@@ -56,8 +56,8 @@ impl Reachability {
         *self.state() = State { ignored: Some(reason.to_owned()), ..State::default() };
     }
 
-    /// Sets the load balancers whose targets are opened by their users, by the beginnings of their names: they are
-    /// reached.
+    /// Sets the load balancers whose users open the targets' security groups themselves, by the beginnings of their
+    /// names: their targets count as reached.
     pub(crate) fn set_opened(&self, names: BTreeSet<String>) {
         self.state().opened = names;
     }
@@ -100,7 +100,7 @@ impl Reachability {
             let described =
                 self.aws.list(Service::Elb, "DescribeTargetHealth", &health, "TargetHealthDescriptions").await;
             let described = match described {
-                // A target group that was deleted since then has no targets.
+                // A target group that was deleted since the account was read has no targets.
                 Err(error) if format!("{error:#}").contains("TargetGroupNotFound") => continue,
                 described => described?,
             };
@@ -159,7 +159,7 @@ pub(crate) fn add_account(reachability: Arc<Reachability>, server: Arc<Server>) 
 /// does not ignore reachability.
 ///
 /// # Errors
-/// Those of the test, and targets that are not reachable.
+/// Those of the test, and targets that are not reachable or were cut off.
 pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
     let checked = async {
         let result = test.await;

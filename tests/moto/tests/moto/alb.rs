@@ -44,7 +44,11 @@ pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> R
     let in_front =
         |name: &str| LoadBalancerSpec { id: plain.id.clone(), ..spec(1, &[("application-load-balancer", name)]) };
     let refused = async |wanted: &LoadBalancerSpec, fix: &str| -> Result<()> {
-        let error = balancers.ensure(wanted, &all).await.err().with_context(|| format!("{fix}: it is used"))?;
+        let error = balancers
+            .ensure(wanted, &all)
+            .await
+            .err()
+            .with_context(|| format!("it is used, not refused with the fix {fix:?}"))?;
         ensure!(error.message.contains(fix), "{error}");
         let forecast = balancers.forecast(wanted).await?;
         ensure!(forecast.change == PlannedChange::Refused && forecast.reasons[0].contains(fix), "{forecast:?}");

@@ -193,7 +193,7 @@ async fn check_desired_state(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Fails every second change, starting with the first. The next test covers the other changes.
+/// Fails one change in each run: the first, the third, and so on. The next test covers the other changes.
 pub async fn another_process_finishes_after_a_failed_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, (1..).step_by(2)).await
 }
@@ -208,8 +208,8 @@ pub async fn another_process_finishes_after_any_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::ResponseLost, 1..).await
 }
 
-/// For each number in `changes_to_fail`: creation, update and deletion crash at the change of that number, and another
-/// process finishes.
+/// For each number in `changes_to_fail`: a Service is created, updated and deleted, and the change with that number
+/// fails or loses its response. The process crashes after the first call of each phase, and another process finishes.
 async fn finish_in_another_process(effect: Effect, changes_to_fail: impl Iterator<Item = u64>) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
@@ -495,7 +495,7 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
     bed.cloud.edit(&third.name, excluded).await?;
     until_targets(&[&instances[0], &instances[1]]).await?;
 
-    // A mistake is reported once and changes nothing.
+    // A mistake is reported with its fix.
     let wrong = json!({"metadata": {"annotations": {format!("{PREFIX}scheme"): "outside"}}});
     services.patch("web", &PatchParams::default(), &Patch::Merge(&wrong)).await?;
     eventually("the mistake is reported", || async {

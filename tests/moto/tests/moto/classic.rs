@@ -56,7 +56,7 @@ async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instanc
     Ok(group)
 }
 
-/// Returns the instances of a Classic Load Balancer, in order; `None` if it does not exist.
+/// Returns the instances of all Classic Load Balancers, in order; `None` if this Service's one does not exist.
 async fn registered_instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
     let all = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
     let name = format!("<LoadBalancerName>{}</LoadBalancerName>", id.default_name());
@@ -151,7 +151,7 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
 }
 
 /// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no
-/// other is created.
+/// other load balancer is created.
 pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[]);
@@ -182,7 +182,8 @@ pub async fn classic_load_balancer_is_deleted_when_it_is_visible_late(_: Space) 
     Ok(())
 }
 
-/// A cluster that was restored from a backup has the uids of the original, and changes none of its resources.
+/// A cluster that was restored from a backup has the uids of the original, and changes none of the original's
+/// resources.
 pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[]);
@@ -230,7 +231,7 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(hostname(&ensured)? == new && ensured.progress != Progress::Settled, "{ensured:?}");
     ensure!(replaced(&moto, &one.id).await?.is_some(), "no tag with the time of the replacement");
 
-    // Another process continues. The address stays, though the new targets fail; both get other nodes.
+    // Another process continues. The address stays, though the new targets fail; both load balancers get other nodes.
     let next = new_process(&moto).await?;
     instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, true));
     let ensured = next.ensure(&one, &targets(&instances[1..])).await?;

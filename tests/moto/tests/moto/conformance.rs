@@ -250,7 +250,7 @@ pub async fn provider_passes_the_conformance_suite(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Servers among which the cases of the suite are divided.
+/// Number of servers among which the cases of the suite are divided.
 const SERVERS: usize = 4;
 
 /// The cases that take longest. They run first, so that no server works on one of them after the others are done.

@@ -92,7 +92,8 @@ pub async fn endpoint_service_follows_its_service(_: Space) -> Result<()> {
     check_nothing_left(&moto).await
 }
 
-/// A process crashes at each of its changes. The next one creates no second endpoint service, and deletes everything.
+/// A process crashes at each change of an endpoint service. The next process creates no second endpoint service, and
+/// deletes everything.
 pub async fn endpoint_service_survives_crashes(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -17,7 +17,7 @@ use crate::sharing::{RecordsInMemory, new_process, registered};
 use crate::user_balancers::create_as_user;
 use crate::user_groups::UsersBalancer;
 
-/// Returns nodes, those of the first `labelled` instances with a label, and a pod with the name of a port.
+/// Returns a node for each instance, with a label on the first `labelled` ones, and one pod.
 fn targets(instances: &[Instance], labelled: usize, pod: u8) -> Targets {
     let node = |(number, instance): (usize, &Instance)| NodeTarget {
         name: instance.name.clone(),
@@ -227,7 +227,8 @@ pub async fn elastic_addresses_fit_the_scheme_of_the_existing_load_balancer(_: S
 
     // A new one is internal.
     let new = classed(LoadBalancerSpec { id: crate::balancers::id(2), ..elastic });
-    let error = balancers.ensure(&new, &all).await.err().context("an internal one with Elastic IPs")?;
+    let error =
+        balancers.ensure(&new, &all).await.err().context("an internal load balancer with Elastic IPs was accepted")?;
     let text = error.to_string();
     ensure!(
         text.contains(&format!("{PREFIX}eip-allocations")) && text.contains("a new load balancer is internal"),

@@ -1,5 +1,5 @@
-//! Load balancers that several Services share: ports, rules and targets of one Service never affect another, and the
-//! last one deletes everything.
+//! Load balancers that several Services share: ports, rules and targets of one Service never affect another, and with
+//! the last Service everything is deleted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,8 +75,8 @@ pub async fn load_balancer_of_a_group_is_deleted_when_it_is_visible_late(_: Spac
     Ok(())
 }
 
-/// Two Services share a load balancer. The taken port of a third Service is refused. The deletion of one Service does
-/// not affect the others.
+/// Two Services share a load balancer. A third Service is refused, because its port is taken. The deletion of one
+/// Service does not affect the others.
 pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -262,8 +262,8 @@ pub async fn crash_at_any_call_leaves_nothing_of_a_group(_: Space) -> Result<()>
     crash_at_changes(1).await
 }
 
-/// Two Services are created and deleted; the process crashes after every `step`th change in turn, executed or not, and
-/// another one finishes.
+/// Two Services are created and deleted. In each run another change (every `step`th one) fails or loses its response,
+/// and another process finishes.
 async fn crash_at_changes(step: usize) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -189,7 +189,7 @@ impl History {
         spec
     }
 
-    /// Opens the targets of Services whose users manage the rules in nodes' security groups.
+    /// Marks the targets of Services whose users manage the rules in nodes' security groups as opened.
     fn open_unmanaged(&self) {
         let managed = format!("{PREFIX}manage-backend-security-group-rules");
         let desired = self.slots.iter().filter_map(|slot| slot.desired.as_ref());

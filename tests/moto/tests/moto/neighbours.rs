@@ -9,7 +9,8 @@ use providers::{EndpointTarget, LoadBalancerSpec, Targets};
 use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 
-const LABEL: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
+/// The description of the controller's rules in nodes' security groups.
+const DESCRIPTION: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
 
 /// Creates the controller's resources for a Service, with its tags: load balancer, target group and security group.
 async fn stack_of_the_controller(moto: &Moto, service: &str) -> Result<[String; 3]> {
@@ -72,7 +73,7 @@ pub async fn node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_co
     settle(&moto, &*balancers, &one, &all).await?;
     let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", &*moto.network.group)];
     let rules = moto.aws.call(Service::Ec2, "DescribeSecurityGroupRules", &filter).await?;
-    ensure!(!rules.contains(LABEL), "{rules}");
+    ensure!(!rules.contains(DESCRIPTION), "{rules}");
     let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "elbv2.k8s.aws/cluster")];
     let groups = moto.aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
     ensure!(groups.is_empty(), "the controller would delete {groups:?}");
@@ -191,7 +192,7 @@ pub async fn targets_follow_while_another_change_is_refused(_: Space) -> Result<
 }
 
 /// A load balancer is created, changed and deleted with only the rights of the published policy, and only the tags that
-/// the guide requires.
+/// docs/aws.md requires.
 pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;

@@ -185,7 +185,7 @@ pub async fn three_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     let (started, faults) = (Instant::now(), Faults::default());
     let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
     let _manager = bed.ccm_at(&faults, &flags, SignedDuration::ZERO).await?;
-    eventually("all are initialized", || async {
+    eventually("all Nodes are initialized", || async {
         let nodes = bed.cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
         ensure!(waiting == 0, "{waiting} Nodes are not initialized");

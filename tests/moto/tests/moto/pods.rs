@@ -203,7 +203,7 @@ pub async fn pod_with_several_security_groups_is_reached_by_the_tagged_one(_: Sp
     ensure!(open_port_ranges(&moto, &tagged).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &tagged).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
 
-    moto.proxy.ignore_reachability("ccm may not choose between two groups of users");
+    moto.proxy.ignore_reachability("ccm does not choose between two groups without the tag");
     let ensured = balancers.ensure(&one, &with(201)).await?;
     let warnings = ensured.warnings.join("; ");
     let key = format!("kubernetes.io/cluster/{CLUSTER}");

@@ -272,7 +272,8 @@ pub async fn rules_of_a_load_balancer_of_the_same_name_stay(_: Space) -> Result<
 }
 
 /// A Service has a load balancer with a name of the user's choice, and a copy of the cluster one with the generated
-/// name: neither removes rules of the other. The Service's rules are revoked with it, even by another process.
+/// name: neither removes rules of the other. The Service's rules are revoked when it is deleted, even by another
+/// process.
 pub async fn rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -79,7 +79,7 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     // Without changes: one read for each pass.
     let begun = Instant::now();
     let (changes, reads) = (bed.moto.proxy.changes(), bed.moto.proxy.calls_of("DescribeRouteTables"));
-    during(Duration::from_secs(5), "passes without work change nothing", || async {
+    during(Duration::from_secs(5), "passes without a difference change nothing", || async {
         ensure!(bed.moto.proxy.changes() == changes, "{:?}", bed.moto.proxy.calls());
         Ok(())
     })
@@ -92,8 +92,8 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
     let (passes, took) = (bed.moto.proxy.calls_of("DescribeRouteTables") - reads, begun.elapsed());
     ensure!(passes <= 2 + took.as_secs(), "{passes} reads of the table in {took:?}");
 
-    // A node is deleted. Another node's instance is terminated; each of its routes is moved to its successor in one
-    // step.
+    // A node is deleted. Another node's instance is terminated; each route to that instance is moved to its successor
+    // in one step.
     bed.cloud.nodes().delete(&one.name, &DeleteParams::default()).await?;
     table_has(&bed, table, &[(two, 2), (three, 3)]).await?;
     bed.moto.terminate(&three.id).await?;

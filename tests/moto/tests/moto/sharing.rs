@@ -67,8 +67,8 @@ pub fn ids(instances: &[&Instance]) -> BTreeSet<String> {
     instances.iter().map(|instance| instance.id.clone()).collect()
 }
 
-/// Another cluster's target stays, regardless of changes here and of crashes; own targets are deregistered although
-/// another process registered them.
+/// Another cluster's target stays, regardless of changes here and of crashes; the cluster's own targets are
+/// deregistered even if another process registered them.
 pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;

@@ -58,7 +58,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     let calls = bed.moto.proxy.calls_of("CreateTags");
     ensure!(calls <= 10, "{calls} calls for {} instances", instances.len());
 
-    // A restart makes no calls.
+    // After a restart, tags are not set again.
     manager.stop().await?;
     let manager = bed.ccm(&FLAGS).await?;
     during(QUIET, "labelled nodes are not tagged again", || async {
@@ -68,7 +68,7 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     })
     .await?;
 
-    // A Node is deleted: its instance loses the tags, and tags of other owners stay.
+    // A Node is deleted: its instance loses the tags, and other instances keep theirs.
     bed.cloud.nodes().delete(&instances[0].name, &DeleteParams::default()).await?;
     wait_for_tags(&bed, &instances[0], &[]).await?;
     wait_for_tags(&bed, &instances[1], &ALL).await?;

@@ -107,7 +107,7 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is created on a load balancer without the cluster's tag, and on one that was created for a Service.
+/// Nothing is created on a load balancer without the cluster's tag, or on one that was created for a Service.
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -68,7 +68,8 @@ impl UsersBalancer {
         Ok(Self { arn, groups })
     }
 
-    /// Returns what must not change: the load balancer, its listeners, and the target groups with attributes and tags.
+    /// Returns the parts that must not change: the load balancer, its listeners, and the target groups with attributes
+    /// and tags.
     async fn description(&self, moto: &Moto) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let mut calls = vec![("DescribeLoadBalancers", "LoadBalancerArns.member.1", &self.arn)];
@@ -228,8 +229,8 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     delete(&*next, &own.id).await
 }
 
-/// A Service moves from its own load balancer to one target group, to another, and back; the process crashes at
-/// changes.
+/// A Service moves from its own load balancer to one target group, to another, and back. The process crashes at the
+/// first, second or fourth change.
 pub async fn service_moves_to_target_groups_of_a_user_and_back(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

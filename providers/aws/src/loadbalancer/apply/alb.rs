@@ -17,8 +17,8 @@ use crate::loadbalancer::types::Probe;
 use crate::session::Session;
 
 impl Balancers {
-    /// Returns the settings of a Service with the certificates for its host names and the Application Load Balancer
-    /// that it names.
+    /// Returns the settings of a Service with the Application Load Balancer that it names, or, if it names none, with
+    /// the certificates for its host names.
     ///
     /// # Errors
     /// `Invalid` with the fix, if there is no certificate or no such load balancer, or the Service may not use the load

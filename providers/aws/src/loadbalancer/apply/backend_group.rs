@@ -1,5 +1,5 @@
-//! The security group that all load balancers share, and the rules in the nodes' groups that reference it. One call at
-//! a time reads and changes it, and recent reads are reused.
+//! The security group that all load balancers share, and this provider's rules in the nodes' groups. One task at a time
+//! reads and changes them, and recent reads are reused.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -61,9 +61,10 @@ pub(crate) struct Listings<'a> {
 pub(crate) enum Release {
     /// There is no group, or other resources use it: nothing was changed.
     Unaffected,
-    /// Interfaces of deleted load balancers still use the group, or a load balancer that is not visible yet may use it.
+    /// Interfaces of deleted load balancers still use the group, or a load balancer that is not visible yet may use it,
+    /// or AWS did not delete the group: another client uses it, or it is not visible yet.
     InUse,
-    /// The group was deleted, or only the rules that reference it because a user references it, too.
+    /// The group is deleted, or it is kept because a user references it in rules that this process may not revoke.
     Done,
 }
 
@@ -275,7 +276,7 @@ impl Shared {
     /// Returns the listed load balancers without security groups that belong to other Services and that this process
     /// has not reconciled.
     fn listed_sharers(&self, session: &Session, listing: &Listing, id: &LoadBalancerId) -> Vec<Sharer> {
-        // Before a takeover the uid of a listed load balancer's Service is not known.
+        // A load balancer of an upstream controller that was not taken over yet has no tag with its Service's uid.
         let same = |one: &LoadBalancerId, owner: &LoadBalancerId| {
             let uid = owner.uid.is_empty() || one.uid == owner.uid;
             uid && one.namespace == owner.namespace && one.name == owner.name
@@ -368,7 +369,7 @@ impl Shared {
         if self.is_used(session, listings, &group).await? {
             return Ok(Release::Unaffected);
         }
-        // Without its rules, a load balancer of another Service would lose its targets.
+        // Without the group's rules, a load balancer of another Service would lose its targets.
         if state.may_have_invisible_sharer(now, all_visible) {
             return Ok(Release::InUse);
         }
@@ -486,7 +487,7 @@ pub(super) async fn create_group(session: &Session, name: &str, tags: &Tags) -> 
     Ok(response.group_id().unwrap_or_default().to_owned())
 }
 
-/// The users of a security group, according to its network interfaces.
+/// The resources that use a security group, according to its network interfaces.
 enum Use {
     Unused,
     /// Interfaces of Network Load Balancers that are no longer listed.

@@ -1,5 +1,5 @@
-//! The state and the shared operations of the Service controller's provider: settings, listings, and the call of a
-//! step.
+//! The state of the provider's load balancers, and the operations that several modules need: settings, listings, and
+//! the call of a step.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -128,7 +128,10 @@ impl Balancers {
         Caller { session, network, id, records: self.records(), warnings: Vec::new(), unconfirmed: Vec::new() }
     }
 
-    /// Reads the settings of a Service. It is not called for Services of other controllers.
+    /// Returns the settings of a Service.
+    ///
+    /// # Errors
+    /// `Invalid` for a mistake, and for a Service of another controller, for which `ensure` is not called.
     pub(super) fn settings(&self, spec: &LoadBalancerSpec) -> Result<Settings, CloudError> {
         let (_, settings) = annotations::read(spec, &self.policy)?;
         settings.ok_or_else(|| {

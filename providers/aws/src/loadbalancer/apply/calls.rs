@@ -133,8 +133,8 @@ pub(crate) async fn details_of_created(
     Ok(true)
 }
 
-/// Returns a target as calls name it. An address outside of the network is in all zones; without that, AWS refuses to
-/// register and to deregister it.
+/// Returns a target as calls name it. An address outside of the network has the zone `all`; without it, AWS refuses to
+/// register and to deregister the target.
 fn described(network: &Network, target_type: TargetType, target: &Target) -> elb::TargetDescription {
     let address = target.id.parse::<IpAddr>().ok().filter(|_| target_type == TargetType::Ip);
     let outside = address.is_some_and(|address| !network.ranges.iter().any(|range| range.contains(&address)));
@@ -214,7 +214,7 @@ impl Caller<'_> {
             return Err(CloudError::new(ErrorKind::Conflict, "DescribeTags", message));
         }
         let owner = tags.get(names::SERVICE).or_else(|| tags.get(names::STACK));
-        let owner = owner.map_or_else(|| "something else".to_owned(), |service| format!("Service {service}"));
+        let owner = owner.map_or_else(|| "another owner".to_owned(), |service| format!("Service {service}"));
         let fix = format!("use another name: the load balancer {arn} with this name belongs to {owner}");
         Err(CloudError::invalid_annotation(&format!("{PREFIX}name"), name, &fix))
     }
@@ -305,7 +305,7 @@ impl Caller<'_> {
     }
 }
 
-/// A listener's default certificate, policy and ALPN policy.
+/// A listener's default certificate, TLS policy and ALPN policy.
 pub(super) type Encryption = (Option<Vec<elb::Certificate>>, Option<String>, Option<Vec<String>>);
 
 pub(super) fn encryption(listener: &Listener) -> Encryption {
@@ -319,7 +319,7 @@ pub(super) fn certificate(arn: &str) -> elb::Certificate {
     elb::Certificate::builder().certificate_arn(arn).build()
 }
 
-/// Adds rules; returns their ids.
+/// Adds rules; returns their ids, an empty one for each rule that the response lacks.
 pub(crate) async fn authorize(session: &Session, group: &str, rules: &[Rule]) -> Result<Vec<String>, CloudError> {
     let permissions: Vec<_> = rules.iter().map(convert::permission).collect();
     let request = session.api.ec2.authorize_security_group_ingress().group_id(group);

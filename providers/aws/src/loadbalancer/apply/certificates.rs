@@ -13,7 +13,7 @@ impl Balancers {
     /// Returns the settings of a Service with the certificates for its host names.
     ///
     /// # Errors
-    /// `Invalid` with the fix, if ACM has no certificate for a name that the Service may use.
+    /// `Invalid` with the fix, if ACM has no certificate that the Service may use for one of the names.
     pub(super) async fn certified<'a>(&self, work: &Work<'a>) -> Result<Cow<'a, Settings>, CloudError> {
         let Work { session, id, settings, .. } = *work;
         if !settings.needs_certificates() {

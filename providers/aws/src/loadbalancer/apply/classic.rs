@@ -302,8 +302,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Updates the instances of a known Classic Load Balancer. Returns true if no other load balancer serves the
-    /// Service.
+    /// Updates the instances of the Service's Classic Load Balancer, if one is known. Returns true if it is known and
+    /// no other load balancer serves the Service.
     async fn update_kept_classic(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<bool, CloudError> {
         // The entry is missing during the update: after a failure the next call reads the load balancer again.
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
@@ -316,7 +316,8 @@ impl Balancers {
         Ok(alone)
     }
 
-    /// Deletes the Classic Load Balancer of a Service with its security group. Returns true once both are deleted.
+    /// Deletes the Classic Load Balancer of a Service with its security group. Returns true once both are deleted, or
+    /// if they belong to another cluster or Service.
     pub(super) async fn remove_classic(
         &self,
         session: &Session,

@@ -250,9 +250,9 @@ fn refusal_to_retryable(error: CloudError) -> CloudError {
 
 /// Returns the error about a deletion that AWS does not finish.
 fn stuck(state: &BalancerState) -> CloudError {
-    let fix = "detach the load balancer's security group from other network interfaces; remove the rules in other security \
-               groups that refer to that group; remove the listeners of other load balancers that use this one's target \
-               groups";
+    let fix = "detach the load balancer's security group from other network interfaces; remove the rules in other \
+               security groups that refer to that group; remove the listeners of other load balancers that use this \
+               one's target groups";
     let message = match state.refusal_in_use() {
         Some(refusal) => format!("another client uses a resource of the load balancer: {refusal}; {fix}"),
         None => format!("AWS has not finished the deletion of the load balancer; {fix}"),

@@ -61,7 +61,8 @@ impl PlanProgress {
         if self.in_use.is_some() && state.is_stuck() { IN_USE_PAUSE } else { state.pause() }
     }
 
-    /// Returns warnings about applied steps; `settled`: everything was in the desired state before.
+    /// Returns warnings about a failed setup, changes by other clients, and changes that AWS does not finish;
+    /// `settled`: everything was in the desired state before.
     fn warnings(&self, settled: bool, state: &BalancerState) -> Vec<String> {
         let mut warnings: Vec<String> = state.setup_warning().into_iter().collect();
         if settled && !self.done.is_empty() {
@@ -184,8 +185,8 @@ impl Balancers {
         }
     }
 
-    /// Returns the result of an `ensure` while the load balancer cannot be created yet, or after that of a group was
-    /// created. Former load balancers still serve the Service.
+    /// Returns the result of an `ensure` while the load balancer cannot be created yet, or after the load balancer of a
+    /// group was created. Former load balancers still serve the Service.
     async fn wait_for_creation(
         &self,
         spec: &LoadBalancerSpec,
@@ -429,7 +430,8 @@ impl Balancers {
         Ok(applied)
     }
 
-    /// Applies a step, or other steps with the same result if AWS refuses it. Returns the step that was applied.
+    /// Applies a step, or other steps that lead to the same final state if AWS refuses it. Returns the step that was
+    /// applied, or the refused one if a deletion and a creation replaced it.
     async fn step_or_detour(
         &self,
         caller: &mut Caller<'_>,

@@ -206,7 +206,7 @@ impl Balancers {
         let requested = build::clients(settings, groups.iter().any(|group| group.known.ipv6));
         let clients = shared.known_clients(session, &others, (&firewall.names, &requested, &ports)).await?;
         if clients.is_empty() {
-            // The user opens nodes to the load balancer.
+            // Without a rule for clients, users open nodes to the load balancer themselves.
             return Ok(access);
         }
         let reached: Vec<Reached> = groups.iter().map(|group| group.reached(settings, work.targets)).collect();

@@ -1,6 +1,6 @@
 //! Load balancers that several Services share. Each Service has its own listeners and target groups, with its tags, and
 //! its own rules in the security group, with its uid in their descriptions. The load balancer and its security group
-//! have the tag of the group and no owner tags of a Service. The last Service deletes them.
+//! have the tag of the group and no owner tags of a Service. They are deleted with the last Service.
 //!
 //! A load balancer without listeners is deleted by the reconcile of any Service that finds it, even after a crash. One
 //! lock for each group keeps a Service from deleting resources that another one has just created.
@@ -59,7 +59,7 @@ impl Balancers {
     }
 
     /// Adds the load balancer of the Service's group and its security group to the observed state. Returns false if the
-    /// load balancer does not exist yet.
+    /// Service has a group whose load balancer does not exist yet, or could not be set up by AWS.
     pub(super) fn add_group(&self, work: &Work<'_>, listing: &Listing, observed: &mut ObservedStack) -> bool {
         let session = work.session;
         let settings = work.settings;
@@ -324,7 +324,7 @@ impl Balancers {
     }
 }
 
-/// Returns the security group of a group; creates it if it does not exist.
+/// Returns the security group of a load balancer that a group of Services shares; creates it if it does not exist.
 async fn security_group(
     session: &Session,
     listing: &Listing,
@@ -355,7 +355,7 @@ async fn delete_security_group(session: &Session, id: &str) -> Result<(), CloudE
     }
 }
 
-/// Deletes a load balancer that AWS could not set up; another one is created after a pause.
+/// Deletes a listed load balancer if AWS could not set it up; another one is created after a pause.
 async fn delete_failed(
     session: &Session,
     listed: &ObservedBalancer,

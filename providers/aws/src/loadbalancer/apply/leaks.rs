@@ -1,8 +1,8 @@
 //! The resources of the cluster's Services in AWS, grouped by Service, so that leaked resources are found; and the
 //! deletion of leaked resources.
 //!
-//! Tags identify the owner of a resource, and a rule in a node's group has the owner in its description. Tags of
-//! cloud-provider-aws on resources that were not taken over have no uid: such a resource may belong to each Service
+//! Tags identify the owner of a resource, and the description of a rule in a node's group names a load balancer. Tags
+//! of cloud-provider-aws on resources that were not taken over have no uid: such a resource may belong to each Service
 //! with the name in its tags.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ impl Found<'_> {
     }
 }
 
-/// Returns all resources of this cluster's Services.
+/// Returns the resources of this cluster's Services, except stacks of the AWS Load Balancer Controller.
 pub(super) async fn list(balancers: &Balancers) -> Result<Vec<Owned>, CloudError> {
     let session = balancers.sessions.get()?;
     let listing = balancers.inventory.listing_since(&session, Instant::now()).await?;
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_with_incomplete_marks_may_belong_to_each_matching_service() {
+    fn resource_with_incomplete_tags_may_belong_to_each_matching_service() {
         let of = |namespace: &str, name: &str, uid: &str| Owned {
             id: LoadBalancerId { namespace: namespace.into(), ..service(name, uid) },
             phase: Phase::Incomplete,

@@ -36,8 +36,9 @@ pub(super) fn own_rule_names(
 }
 
 impl Balancers {
-    /// Sets the rules in the security groups of targets. Until the load balancer is `done`, rules are added (also those
-    /// for its future subnets) and none are revoked: traffic still uses the old paths. Returns the refusals.
+    /// Sets the rules of a load balancer without security groups in those of targets. Until the load balancer is
+    /// `done`, rules are added (also those for its future subnets) and none are revoked: traffic still uses the old
+    /// paths. Returns the refusals.
     pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,
@@ -80,8 +81,8 @@ impl Balancers {
     /// Revokes the rules of a deleted load balancer.
     ///
     /// # Errors
-    /// `Denied` if AWS does not allow it in a group with the cluster's tag. Rules in other groups are then left with a
-    /// warning: an operator has to delete them.
+    /// `Denied` if AWS does not allow it in a group with the cluster's tag. If AWS does not allow it in another group,
+    /// the rules are left with a warning: an operator has to delete them.
     pub(super) async fn revoke_range_rules(
         &self,
         shared: &mut Shared,

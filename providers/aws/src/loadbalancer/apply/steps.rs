@@ -12,7 +12,7 @@ use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::HealthCheck;
 
 impl Caller<'_> {
-    /// Makes one call, or several if the changes exceed the limits of one call.
+    /// Makes one call; several for targets that exceed the limit of one call, or if AWS refuses some of them.
     pub(crate) async fn execute(
         &mut self,
         step: &Step,

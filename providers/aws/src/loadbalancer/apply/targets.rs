@@ -88,7 +88,8 @@ impl Balancers {
         Ok(())
     }
 
-    /// Updates the targets of known target groups; `None` if they are not known.
+    /// Updates the targets of known target groups; `None` if they are not known, or the spec does not describe them
+    /// all.
     pub(super) async fn update_targets(
         &self,
         work: &Work<'_>,

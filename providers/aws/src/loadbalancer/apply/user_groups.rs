@@ -140,8 +140,8 @@ impl Balancers {
                 let arn = &wanted.arn;
                 let port = wanted.port;
                 all.warnings.push(format!(
-                    "no load balancer uses the target group {arn}: port {port} gets no traffic there, and what served it \
-                     before is kept"
+                    "no load balancer uses the target group {arn}: port {port} gets no traffic there, and its former \
+                     destination is kept"
                 ));
             }
             all.warnings.extend(warnings);

@@ -16,7 +16,7 @@ use crate::tags::ClusterTags;
 /// is valid the longest. So listeners switch to the successor of an old certificate.
 ///
 /// # Errors
-/// The name for which there is no certificate, and the fix.
+/// The name for which there is no certificate that the Service may use, and the fix.
 pub(crate) fn choose(
     hosts: &[String],
     certificates: &[Certificate],

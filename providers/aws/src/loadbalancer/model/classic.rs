@@ -20,7 +20,8 @@ pub(crate) enum Stage {
     Both,
     /// The Network Load Balancer is created next to the Classic one, whose address is published.
     Prepare,
-    /// The Network Load Balancer is published; the Classic one serves clients that still have its address.
+    /// The address of the Network Load Balancer is published; the Classic one serves clients that still have its
+    /// address.
     Drain { left: Duration },
     /// The time that clients have to switch is over.
     Delete,

@@ -441,7 +441,8 @@ pub(crate) fn delete(observed: &ObservedStack, uid: &str) -> Plan {
     Plan { steps: claims.chain(balancers).chain(groups).chain(security).collect(), ..Plan::default() }
 }
 
-/// Returns the attributes of `wanted` that differ from `current`, where AWS omits attributes with values of `defaults`.
+/// Returns the attributes of `wanted` that differ from `current`, in which AWS omits attributes that have the value in
+/// `defaults`.
 fn differing(wanted: &Attributes, current: &Attributes, defaults: &Attributes) -> Attributes {
     let mut differing = changed_values(wanted, current);
     differing.retain(|key, value| current.contains_key(key) || defaults.get(key) != Some(value));

@@ -1,7 +1,8 @@
 //! The steps from the observed endpoint services of a Service to the desired one.
 //!
 //! AWS refuses to delete a load balancer that an endpoint service uses. Such a load balancer has a tag from before its
-//! endpoint service is created until after that is deleted. Endpoint services are read only if the tag is set.
+//! endpoint service is created until after that is deleted. Endpoint services are read only if the tag is set, or the
+//! Service requests one.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +42,8 @@ pub(crate) struct Modification {
     pub private_name: Option<String>,
 }
 
-/// Returns the steps to the settings for the load balancer with this ARN; none if there is no endpoint service, because
-/// it has to be created first.
+/// Returns the steps to the wanted settings for the load balancer with this ARN, or the deletion of all endpoint
+/// services if none is wanted. There are no steps without an endpoint service: it has to be created first.
 ///
 /// Another process may have created a second endpoint service before the first one was visible. The endpoint service
 /// that uses the load balancer stays, because consumers may be connected to it.

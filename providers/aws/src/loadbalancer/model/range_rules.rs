@@ -2,8 +2,8 @@
 //! whose sources are the IP ranges of its clients and its subnets.
 //!
 //! EC2 distinguishes rules by protocol, ports and source, but not by description. Two load balancers that need the same
-//! rule share one rule, which names the first load balancer. Instead of revoking it, the first load balancer's Service
-//! hands it over to the other load balancer.
+//! rule share one rule, whose description names the first load balancer. When the first one no longer needs the rule,
+//! the rule is not revoked but *handed over*: its description is changed to that of the other load balancer.
 
 use std::collections::BTreeSet;
 
@@ -120,7 +120,8 @@ fn rules_of(group: &Reached, name: &str, clients: &[IpNet], subnets: &[IpNet]) -
 }
 
 /// Returns the IP ranges of the clients of a load balancer without security groups, according to the rules in nodes'
-/// groups whose descriptions have one of its `names`. The `requested` ranges of an invalid Service may be the mistake.
+/// groups whose descriptions have one of its `names`. The `requested` ranges are not sufficient: in an invalid Service
+/// they may be the mistake.
 ///
 /// If the load balancer shares all its rules with others, their descriptions have the names of the others. In this
 /// case, the result contains the `requested` ranges that a rule of any load balancer allows for one of `ports`.

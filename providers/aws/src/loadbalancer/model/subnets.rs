@@ -22,7 +22,8 @@ const FREE_ADDRESSES: i32 = 8;
 /// Returns the subnets for a load balancer, in the order in which addresses are assigned to them.
 ///
 /// # Errors
-/// `Invalid` if a named subnet does not exist, or no subnet is suitable.
+/// `Invalid` if a named subnet does not exist or is the second of its zone, if no subnet is suitable, or if the
+/// addresses in annotations do not fit the subnets.
 pub(crate) fn choose(
     settings: &Settings,
     scheme: Scheme,

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn only_targets_on_record_are_deregistered() {
-        // Wanted, registered, on record; on record before, registered, deregistered, on record after.
+        // Wanted, registered, on record; the changes: record before, registrations, deregistrations, record after.
         for (wanted, registered, recorded, expected) in [
             ("ab", "", None, (Some("ab"), "ab", "", None)),
             ("ab", "xy", None, (Some("ab"), "ab", "", None)),

@@ -68,7 +68,7 @@ pub(super) fn next_shift(
     let gets_traffic = |(_, weight): &&(String, i32)| only || *weight > 0;
     let new = observed.target_group(group);
     let in_use = new.and_then(|new| current.forwards.iter().find(|(arn, _)| *arn == new.arn));
-    // Groups without targets can be dropped immediately, and a group that should have no targets can be used
+    // Groups without a healthy target can be dropped immediately, and a group that should have no targets can be used
     // immediately.
     let old_is_healthy = old.iter().any(|(group, weight)| (only || *weight > 0) && is_healthy(group));
     let is_unproven = in_use.filter(gets_traffic).is_none() && (in_use.is_none() || !new.is_some_and(is_healthy));
@@ -132,7 +132,7 @@ fn has_targets(desired: &Desired, wanted: &Listener, finals: &Forwards) -> bool 
     own || others.filter_map(|(name, _)| desired.backends.get(name)).any(|group| !group.targets.is_empty())
 }
 
-/// Returns true if traffic goes to the same groups; the weight of a single group has no effect.
+/// Returns true if the same groups get the same parts of the traffic; the weight of a single group has no effect.
 fn same_forwards(one: &[(String, i32)], other: &[(String, i32)]) -> bool {
     let set = |forwards: &[(String, i32)]| forwards.iter().cloned().collect::<BTreeSet<_>>();
     match (one, other) {

@@ -30,11 +30,11 @@ const STUCK_READS: u32 = 60;
 /// [`MAX_SETUP_PAUSE`].
 const FIRST_SETUP_PAUSE: Duration = Duration::from_secs(2);
 
-/// Maximum of this pause.
+/// Maximum pause before a load balancer is created again.
 const MAX_SETUP_PAUSE: Duration = Duration::from_secs(300);
 
 /// Pause before the first read of a load balancer that this process has just created. AWS sets it up in minutes, and
-/// one listing then covers all Services that were created in the meantime.
+/// one listing then covers all load balancers that were created during the pause.
 const SETUP_PAUSE: Duration = Duration::from_secs(2);
 
 /// A target group as of this process's last read or change.
@@ -101,7 +101,7 @@ pub(crate) struct BalancerState {
     pub unanswered: BTreeMap<String, Instant>,
     /// Set if the last `ensure` settled and relied on a listing that may have lacked resources.
     pub unverified: Option<Unverified>,
-    /// The Service had no finalizer before, so that no other process has created anything for it.
+    /// The Service had no finalizer before its first `ensure`, so that no other process has created anything for it.
     pub starts_empty: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
     failed: Option<Instant>,
@@ -112,7 +112,7 @@ pub(crate) struct BalancerState {
     /// The resources of a Service that had none, as this process has created them, while AWS works on them and until a
     /// call fails.
     created: Option<CreatedStack>,
-    /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then.
+    /// ARNs of load balancers that AWS returned as created, and whose tags could not be read since then, with the time.
     pub unconfirmed: BTreeMap<String, Instant>,
     /// Number of responses that lacked a resource to delete, by the resource's id.
     missing: BTreeMap<String, Misses>,
@@ -146,7 +146,7 @@ pub(crate) struct BalancerState {
     pub stack_removed: bool,
     /// Each target group with targets had a healthy target at the last read.
     pub serving: bool,
-    /// The inputs of the last successful `ensure`.
+    /// The inputs of the last `ensure`, if everything is in the desired state since then.
     pub settled: Option<LoadBalancerSpec>,
     /// Number of consecutive reads while AWS works on a change.
     waits: u32,
@@ -313,7 +313,7 @@ impl BalancerState {
         Progress::Settled
     }
 
-    /// Drops everything except recent changes that reads may not return yet: the next call reads the state from AWS.
+    /// Drops the known target groups, the settled inputs and the created resources: the next call reads them from AWS.
     pub(crate) fn forget(&mut self) {
         self.known = None;
         self.settled = None;

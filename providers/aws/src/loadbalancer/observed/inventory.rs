@@ -79,7 +79,7 @@ impl CachedTags {
     }
 }
 
-/// All load balancers, target groups and security groups of the network, read at one time.
+/// The Network Load Balancers, the target groups and the tagged security groups of the network, read at one time.
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub(in crate::loadbalancer) begun: Instant,
@@ -287,8 +287,8 @@ impl Listing {
             })
             .cloned()
             .collect();
-        // A group may reference deleted load balancers; without a uid it belongs to the Service whose load balancer
-        // uses it.
+        // A target group may reference deleted load balancers; without a uid it belongs to the Service whose load
+        // balancer uses it.
         let of_others = |users: &[String]| {
             let listed = |user: &String| self.balancers.iter().any(|one| one.arn == *user);
             let mine = |user: &String| balancers.iter().any(|one| one.arn == *user);
@@ -402,8 +402,8 @@ impl Listing {
     }
 }
 
-/// Returns the cluster's name in the shared group's name and tags: its id, because many clusters may use the default of
-/// `--cluster-name`.
+/// Returns the cluster's name in the shared group's name and tags: its id if there is one, because many clusters may
+/// use the default of `--cluster-name`.
 pub(crate) fn backend_cluster(session: &Session, cluster_name: &str) -> String {
     if session.cluster.id.is_empty() { cluster_name.to_owned() } else { session.cluster.id.clone() }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each decision that relies on such a response has a guard. A *search* is a listing of everything with tags, groups
 //! and Classic Load Balancers; `all_visible` is the time from which it contains all that earlier processes have
-//! created. A Service *starts empty* if it had no finalizer before: no other process has created anything for it.
+//! created. A Service *starts empty* if it had no finalizer before its first `ensure`: no other process has created
+//! anything for it.
 //!
 //! | missing | decision | guard |
 //! | --- | --- | --- |
@@ -19,7 +20,7 @@
 //! | the Classic Load Balancer of a Service | a Network Load Balancer is created | further reads before `all_visible` (`BalancerState::may_have_invisible_classic`) |
 //! | a rule in a node's security group | it is added | AWS refuses a second one |
 //! | rules of a deleted load balancer | nothing is revoked | before `all_visible` they are read after the last search |
-//! | an endpoint service | it is created | the same request is repeated; the older one is found and kept later |
+//! | an endpoint service | it is created | the same request is repeated; if there are two later, the one that the load balancer uses is kept |
 //! | an endpoint service | its load balancer is deleted | AWS refuses that while it exists |
 //! | a target group of a user | the user has deleted it | it is read by its ARN |
 //! | the network interface of a pod | its security group is not opened | several lookups (`AddressGroups::pending`) |

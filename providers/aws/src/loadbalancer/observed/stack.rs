@@ -41,7 +41,8 @@ pub(crate) struct ObservedBalancer {
     pub tags: Tags,
     /// The listeners; if the load balancer is [`shared`](ObservedBalancer::shared), only the Service's.
     pub listeners: Vec<ObservedListener>,
-    /// A user made the load balancer, or several Services share it: only the Service's listeners are changed.
+    /// A user made the load balancer, or several Services share it: only the Service's listeners are changed, and the
+    /// attributes if it [`leads`](ObservedBalancer::leads).
     pub shared: bool,
     /// Several Services share the load balancer, and its attributes follow the annotations of this Service.
     pub leads: bool,
@@ -85,7 +86,7 @@ pub(crate) struct ObservedTargetGroup {
     pub recorded: Option<BTreeSet<Target>>,
 }
 
-/// A security group of the Service's own.
+/// The security group of the Service's load balancer, or of the one that it shares with other Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObservedSecurityGroup {
     pub id: String,

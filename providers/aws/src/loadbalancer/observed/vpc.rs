@@ -39,7 +39,7 @@ impl Network {
         zone.strip_prefix(&self.region).is_none_or(|rest| rest.len() == 1)
     }
 
-    /// Returns the ranges of subnets, for rules that allow health checks.
+    /// Returns the ranges of subnets, for rules that allow health checks, and traffic without the clients' addresses.
     pub(crate) fn ranges_of(&self, mappings: &[Mapping], ipv6: bool) -> Vec<IpNet> {
         let used = |subnet: &&Subnet| mappings.iter().any(|mapping| mapping.subnet == subnet.id);
         let subnets = self.subnets.iter().filter(used);

@@ -14,8 +14,8 @@ pub(crate) const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
 /// Maximum number of warnings about one Service.
 pub(crate) const MAX_WARNINGS: usize = 32;
 
-/// Maximum product of the bytes of a Service's annotations and its ports: annotations are read for each port. 50 ports,
-/// the usual maximum of AWS, may have 160 KB.
+/// Maximum product of the bytes of a Service's annotations and its ports: annotations are read for each port. With 50
+/// ports, the usual maximum of AWS, annotations may have about 160 KiB.
 const MAX_SIZE: usize = 8 << 20;
 
 /// Replaces the annotations of a Service that has too many of them.
@@ -103,7 +103,7 @@ pub(crate) struct Reading<'a> {
     errors: Vec<String>,
     /// Values that are mistakes unless a Classic Load Balancer serves the Service.
     classic_only: Vec<String>,
-    /// Valid values without any effect.
+    /// Warnings about annotations, fields and values that have no effect, or an unexpected one.
     pub warnings: Vec<String>,
 }
 

@@ -375,7 +375,7 @@ fn addresses(
     (allocations, private, v6)
 }
 
-/// Addresses that a load balancer of its scheme cannot have: the annotation, its value, and the fix.
+/// Addresses that a load balancer with the requested scheme cannot have: the annotation, its value, and the fix.
 pub(crate) struct Misfit {
     pub suffix: &'static str,
     pub value: String,
@@ -393,7 +393,8 @@ pub(crate) fn misfit(scheme: Scheme, allocations: &[String], private: &[Ipv4Addr
         Scheme::InternetFacing if !private.is_empty() => Some(Misfit {
             suffix: "private-ipv4-addresses",
             value: private.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-            fix: "make the load balancer internal, or leave this out: AWS chooses the addresses otherwise",
+            fix: "make the load balancer internal, or leave this out: AWS chooses the addresses of an internet-facing \
+                  one",
         }),
         _ => None,
     }

@@ -25,8 +25,8 @@ const UNSHARED: [&str; 9] = [
     "security-groups",
 ];
 
-/// Annotations about a load balancer itself. They have an effect only on the Service for which the load balancer is
-/// created.
+/// Annotations about a load balancer itself. Only those of the Service for which the load balancer is created have an
+/// effect.
 const ABOUT_LOAD_BALANCER: [&str; 11] = [
     "access-log-enabled",
     "attributes",

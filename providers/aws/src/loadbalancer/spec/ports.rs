@@ -198,8 +198,8 @@ fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint
                 None => ("ssl-domains", reading.text("ssl-domains").unwrap_or_default()),
             };
             let fix = format!(
-                "list the encrypted ports without {number} in annotation {PREFIX}ssl-ports, or use a number that no UDP port \
-                 has: AWS does not support TLS on a listener for TCP and UDP"
+                "list the encrypted ports without {number} in annotation {PREFIX}ssl-ports, or use a number that no UDP \
+                 port has: AWS does not support TLS on a listener for TCP and UDP"
             );
             reading.refuse(suffix, value, &fix);
         }

@@ -109,7 +109,7 @@ pub(crate) struct UserGroup {
     pub arn: String,
     /// The port of the Service.
     pub port: u16,
-    /// The targets; the user decides about health checks and attributes.
+    /// The settings of the targets; the user sets health checks and attributes in AWS.
     pub group: GroupSettings,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Settings {
     pub families: Families,
     /// Targets are reached by IPv6.
     pub ipv6_targets: bool,
-    /// By id or by the tag `Name`; `None`: all suitable ones.
+    /// By id or by the tag `Name`; `None`: a suitable one in each zone.
     pub subnets: Option<Vec<String>>,
     pub allocations: Vec<String>,
     pub private_v4: Vec<Ipv4Addr>,
@@ -164,7 +164,7 @@ pub(crate) struct Settings {
     pub domains: Vec<String>,
     /// Target groups of the user, for ports without a listener.
     pub user_groups: Vec<UserGroup>,
-    /// Tags that the user adds.
+    /// Additional tags: those of the Service, and those of all resources of the cluster.
     pub tags: Tags,
     /// The subset of `tags` that all resources of the cluster have.
     pub common_tags: Tags,
@@ -182,7 +182,7 @@ pub(crate) struct Settings {
     pub group: Option<Group>,
     /// An endpoint service (AWS PrivateLink) for the load balancer.
     pub endpoint_service: Option<EndpointServiceSettings>,
-    /// No type is set, so that cloud-provider-aws would have made a Classic Load Balancer.
+    /// The type is not `nlb`, so that cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
     /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
     /// this time.

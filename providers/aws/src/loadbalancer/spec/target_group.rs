@@ -94,6 +94,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// Replaces the default health check of a target group without TCP: kube-proxy's health check of the node is used.
+    /// If targets are pods, only warns.
     ///
     /// AWS would probe the UDP port by TCP. Nothing listens there, so all targets are unhealthy, and the load balancer
     /// sends traffic to failed nodes, too.

@@ -417,7 +417,7 @@ fn tls_on_a_listener_for_tcp_and_udp_is_refused_unless_the_joint_listener_was_re
 }
 
 #[test]
-fn tags_that_decide_about_ownership_cannot_be_set() {
+fn tags_that_identify_owners_cannot_be_set() {
     let given =
         "team=a,service.k8s.aws/stack=other/web,kubernetes.io/load-balancer-backend=c,kubernetes.io/cluster/d=owned";
     let settings = of(&[("additional-resource-tags", given)]);

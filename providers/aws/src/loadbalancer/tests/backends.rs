@@ -147,7 +147,7 @@ fn missing_services_and_ports_are_errors_with_a_fix() {
     for (green, parts) in [
         (None, &["\"serviceName green\"", "create a Service green in namespace default"][..]),
         (Some(named), &["\"serviceName green, servicePort 8080\"", "has: 81 (tcp-81), 82 (tcp-82)"]),
-        (Some(udp), &["servicePort 8080", "use a port of protocol TCP"]),
+        (Some(udp), &["servicePort 8080", "use a TCP port"]),
         (Some(inside), &["servicePort 8080", "type NodePort", "nlb-target-type: ip"]),
     ] {
         let mut requested = spreading(&[], (9, 1));

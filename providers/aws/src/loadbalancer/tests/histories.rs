@@ -89,7 +89,7 @@ fn services() -> impl Strategy<Value = LoadBalancerSpec> {
 /// An event of a history.
 #[derive(Debug, Clone)]
 enum Event {
-    /// The Service or the numbers of its nodes change, and the call crashes after this number of steps.
+    /// The Service or its nodes (given by their numbers) change, and the call crashes after this number of steps.
     Ensure(Box<LoadBalancerSpec>, Vec<u8>, usize),
     /// AWS completes the changes in progress.
     Time,

@@ -170,7 +170,7 @@ impl Account {
         self.0.iter().filter(|(_, facts)| facts.contains(fact)).map(|(id, _)| id.clone()).collect()
     }
 
-    /// Returns the facts about a resource, for messages.
+    /// Returns the facts about these resources, for messages.
     pub fn describe(&self, ids: &Ids) -> String {
         let chosen = self.0.iter().filter(|(id, _)| ids.contains(*id));
         chosen.map(|(id, facts)| format!("{id}: {facts:?}\n")).collect()
