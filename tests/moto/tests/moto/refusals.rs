@@ -29,8 +29,8 @@ pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
     delete(&*balancers, &one.id).await
 }
 
-/// The security group of a node was replaced and deleted. Instances are cached for an hour; they are read again after
-/// the error, so that the Services do not fail for that time.
+/// The security group of a node was replaced and deleted. Instances are cached for long; they are read again after the
+/// error, so that the Services do not fail for that time.
 pub async fn security_groups_of_nodes_are_read_again_after_one_was_deleted(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -214,7 +214,7 @@ async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize>
     let of_maps = |call: &Call| call.verb == Verb::Delete && call.resource == "configmaps" && call.name.is_empty();
     let begun = Instant::now();
     delete(space).await?;
-    eventually("it is being emptied", || async {
+    eventually("the namespace is being emptied", || async {
         ensure!(faults.count(of_maps) > 0);
         Ok(())
     })
@@ -273,7 +273,7 @@ pub async fn deletion_of_the_last_pod_requeues_the_namespace(space: Space) -> Re
     let _manager = Manager::start_with(&space, &faults, WATCHING).await?;
     delete(&space).await?;
     // One reconcile for the deletion, one for the conditions that it writes itself.
-    eventually("it has been reconciled twice and waits", || async {
+    eventually("the namespace has been reconciled twice and waits", || async {
         let reconciles = faults.count(|call| call.verb == Verb::Delete && call.resource == "pods");
         ensure!(reconciles >= 2, "{reconciles}");
         Ok(())

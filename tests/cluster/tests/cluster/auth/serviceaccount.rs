@@ -231,7 +231,7 @@ pub async fn tokens_in_secrets_are_valid(space: Space) -> Result<()> {
     until_secret_deleted(&space, "lost", "a token without an account is deleted").await?;
     space.patch::<ServiceAccount>("robot", json!({"secrets": [{"name": "rsa"}, {"name": "else"}]})).await?;
     space.delete::<Secret>("rsa").await?;
-    eventually("it is removed from the account's list", || async {
+    eventually("the deleted Secret is removed from the account's list", || async {
         let listed = space.get::<ServiceAccount>("robot").await?.secrets.unwrap_or_default();
         ensure!(listed.len() == 1 && listed[0].name.as_deref() == Some("else"), "{listed:?}");
         Ok(())

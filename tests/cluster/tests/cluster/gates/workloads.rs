@@ -96,14 +96,14 @@ pub async fn suspended_job_loses_its_start_time(space: Space) -> Result<()> {
         let spec = json!({"restartPolicy": "Never", "schedulerName": "none", "containers": containers});
         let job = json!({"metadata": {"name": "work"}, "spec": {"template": {"spec": spec}}});
         space.create::<Job>(job).await?;
-        eventually("it starts", || async {
+        eventually("the Job starts", || async {
             let status = space.get::<Job>("work").await?.status.unwrap_or_default();
             ensure!(status.start_time.is_some() && status.active == Some(1), "{status:?}");
             Ok(())
         })
         .await?;
         space.patch::<Job>("work", json!({"spec": {"suspend": true}})).await?;
-        eventually("it is suspended", || async {
+        eventually("the Job is suspended", || async {
             let status = space.get::<Job>("work").await?.status.unwrap_or_default();
             let is_suspended = status.conditions.iter().flatten().any(|condition| condition.type_ == "Suspended");
             ensure!(is_suspended && status.active.unwrap_or(0) == 0, "{status:?}");

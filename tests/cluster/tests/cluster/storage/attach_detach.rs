@@ -232,7 +232,7 @@ pub async fn volume_follows_its_pods_and_is_deleted_with_its_claim(_: Space) -> 
     // An attachment that another client deletes is created again.
     let attachments = ClusterWide::<VolumeAttachment>::of(&fixture.space);
     attachments.delete(&attachment_name(&handle, fixture.driver.name(), &fixture.b.node)).await?;
-    eventually("it is attached again", || async {
+    eventually("the volume is attached again", || async {
         let moves = fixture.moves(&handle)?;
         ensure!(moves == ["attach a", "detach a", "attach b", "detach b", "attach b"], "{moves:?}");
         Ok(())

@@ -174,7 +174,7 @@ pub async fn static_volume_is_bound_with_four_writes(space: Space) -> Result<()>
         has(&claim.metadata.annotations, BOUND_BY_CONTROLLER) && has(&volume.metadata.annotations, BOUND_BY_CONTROLLER)
     );
     ensure!(volume_phase(&storage.volume("large").await?) == "Available");
-    during(QUIET, "both are bound", || async {
+    during(QUIET, "the claim stays bound", || async {
         ensure!(claim_phase(&storage.claim("data").await?) == "Bound");
         Ok(())
     })

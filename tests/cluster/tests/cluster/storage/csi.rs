@@ -162,7 +162,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
     .await?;
     // Once the volume is detached from the first node, it is attached to the second one.
     setup.attachments().delete(&attachment).await?;
-    eventually("it is attached to the second node", || async {
+    eventually("the volume is attached to the second node", || async {
         let status = setup.attachments().get(&refused).await?.status.unwrap_or_default();
         ensure!(status.attached, "{status:?}");
         Ok(())

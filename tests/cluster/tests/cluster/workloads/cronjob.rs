@@ -76,7 +76,7 @@ pub async fn due_run_is_created_once(space: Space) -> Result<()> {
     ensure!(owner(&made) == "yearly");
     manager.crash().await;
     let _manager = Manager::start(&space, &Faults::default()).await?;
-    during(QUIET, "it is not created again", || async {
+    during(QUIET, "the Job is not created again", || async {
         ensure!(jobs(&space, "yearly").await?.len() == 1);
         Ok(())
     })
@@ -309,7 +309,7 @@ pub async fn finished_jobs_are_deleted_after_their_ttl(space: Space) -> Result<(
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;
-    eventually("it is deleted, or waits for the deletion of its dependents", || async {
+    eventually("the Job is deleted, or waits for the deletion of its dependents", || async {
         let brief = space.api::<Job>().get_opt("brief").await?;
         let foreground = |job: &Job| job.finalizers().iter().any(|finalizer| finalizer == "foregroundDeletion");
         ensure!(brief.is_none_or(|job| job.metadata.deletion_timestamp.is_some() && foreground(&job)));
@@ -363,7 +363,7 @@ async fn brief(space: Space) -> Result<()> {
     })
     .await?;
     space.patch::<Job>("brief", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("it is deleted", || async {
+    eventually("the Job is deleted", || async {
         ensure!(names(&space.list::<Job>("").await?) == ["kept"]);
         Ok(())
     })

@@ -169,7 +169,7 @@ pub async fn pause_stops_a_rollout_but_not_scaling(space: Space) -> Result<()> {
     space.kubectl(&["rollout", "pause", "deployment/web"]).await?;
     set_image(&space, "web", 2).await?;
     space.kubectl(&["scale", "deployment/web", "--replicas=4"]).await?;
-    eventually("it is scaled and paused", || async {
+    eventually("the Deployment is scaled and paused", || async {
         let paused: Deployment = space.get("web").await?;
         let status = paused.status.clone().unwrap_or_default();
         ensure!(status.observed_generation == paused.metadata.generation);

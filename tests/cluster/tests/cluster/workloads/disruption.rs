@@ -65,7 +65,7 @@ pub async fn evictions_and_drains_respect_the_budget(space: Space) -> Result<()>
     space.patch::<PodDisruptionBudget>("budget", json!({"spec": {"maxUnavailable": "25%"}})).await?;
     counted(&space, [4, 4, 3, 1], SUFFICIENT).await?;
     ensure!(evict(&space, first).await?, "an eviction that the budget allows was refused");
-    eventually("it is replaced, and no longer in disruptedPods", || async {
+    eventually("the evicted pod is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.pods(app).await?).contains(first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());
@@ -167,7 +167,7 @@ async fn scenario(space: Space) -> Result<()> {
     counted(&space, [4, 4, 2, 2], SUFFICIENT).await?;
     let first = names(&space.pods("web").await?)[0].clone();
     ensure!(evict(&space, &first).await?, "an eviction that the budget allows was refused");
-    eventually("it is replaced, and no longer in disruptedPods", || async {
+    eventually("the evicted pod is replaced, and no longer in disruptedPods", || async {
         ensure!(!names(&space.list::<Pod>("web").await?).contains(&first));
         let status = space.get::<PodDisruptionBudget>("budget").await?.status.context("no status")?;
         ensure!(status.disrupted_pods.unwrap_or_default().is_empty());

@@ -170,7 +170,7 @@ pub async fn unmeasurable_target_is_reported(space: Space) -> Result<()> {
     })
     .await?;
     space.create::<HorizontalPodAutoscaler>(autoscaler("two", json!({}))).await?;
-    eventually("both report that they select the same pods", || async {
+    eventually("both autoscalers report that they select the same pods", || async {
         for name in ["one", "two"] {
             let status = status(&space, name).await?;
             ensure!(condition_text(&status, "ScalingActive") == "False AmbiguousSelector", "{status:?}");

@@ -157,7 +157,7 @@ pub async fn elastic_job_shrinks(space: Space) -> Result<()> {
     };
     for size in [4, 2, 3] {
         space.patch::<Job>("elastic", json!({"spec": {"parallelism": size, "completions": size}})).await?;
-        eventually(format!("it has {size} indexes"), || async {
+        eventually(format!("the Job has {size} indexes"), || async {
             let (indexes, status) = (indexes().await?, status(&space, "elastic").await?);
             ensure!(indexes == (0..size).map(|index| index.to_string()).collect(), "{indexes:?}");
             ensure!(counts(&status) == [size, size, 0, 0, 0], "{status:?}");
@@ -260,7 +260,7 @@ pub async fn evicted_pod_is_not_a_failure_when_the_policy_ignores_it(space: Spac
     };
     let evicted = running().await?;
     space.kubectl(&["annotate", "pod", &evicted, &format!("{BEHAVIOUR}={EVICTED}"), "--overwrite"]).await?;
-    eventually("it is evicted", || async {
+    eventually("the pod is evicted", || async {
         ensure!(phase(&space.get::<Pod>(&evicted).await?) == "Failed");
         Ok(())
     })
@@ -318,7 +318,7 @@ pub async fn pod_is_replaced_only_after_it_has_failed(space: Space) -> Result<()
     let first = names(&space.pods("patient").await?)[0].clone();
     space.delete::<Pod>(&first).await?;
     expect([0, 0, 0, 0, 1]).await?;
-    during(QUIET, "it is not replaced while it is terminating", || async {
+    during(QUIET, "the pod is not replaced while it is terminating", || async {
         ensure!(names(&space.list::<Pod>("patient").await?) == [first.as_str()]);
         Ok(())
     })
@@ -339,7 +339,7 @@ pub async fn job_of_another_controller_is_not_changed(space: Space) -> Result<()
 pub async fn pods_of_a_deleted_job_lose_their_finalizer(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     space.create::<Job>(job("gone", &json!({BEHAVIOUR: READY}), json!({"parallelism": 2}))).await?;
-    eventually("it has pods", || async {
+    eventually("the Job has pods", || async {
         let pods = space.pods("gone").await?;
         ensure!(pods.len() == 2 && pods.iter().all(has_finalizer));
         Ok(())

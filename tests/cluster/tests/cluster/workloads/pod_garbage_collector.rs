@@ -99,19 +99,19 @@ pub async fn unbound_pod_is_deleted_even_after_a_crash(space: Space) -> Result<(
     manager.crash().await;
     ensure!(deletions(&faults) == 0 && phase(&space.get::<Pod>("kept").await?) == "Failed");
     let _manager = Manager::start_with(&space, &faults, &[ALONE]).await?;
-    eventually("it is deleted", || async {
+    eventually("the manager deletes the pod", || async {
         ensure!(deletions(&faults) == 1, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     ended(&space, "kept").await?;
-    during(QUIET, "it is deleted only once", || async {
+    during(QUIET, "the pod is deleted only once", || async {
         ensure!(faults.writes() == 2, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("it no longer exists", || async {
+    eventually("the pod no longer exists", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })
@@ -124,7 +124,7 @@ async fn scenario(space: Space) -> Result<()> {
     space.delete::<Pod>("kept").await?;
     ended(&space, "kept").await?;
     space.patch::<Pod>("kept", json!({"metadata": {"finalizers": null}})).await?;
-    eventually("it no longer exists", || async {
+    eventually("the pod no longer exists", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })

@@ -252,7 +252,7 @@ pub async fn status_follows_labels_of_the_template(space: Space) -> Result<()> {
     .await?;
     let pods = names(&space.pods("web").await?);
     space.kubectl(&["label", "pod", &pods[0], "tier=front"]).await?;
-    eventually("one pod has it", || async {
+    eventually("one pod has the new label", || async {
         let set: ReplicaSet = space.get("web").await?;
         ensure!(counts(&set) == [2, 1, 2, 2, 0], "status {:?}", set.status);
         Ok(())

@@ -39,7 +39,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     ensure!(is_active(&space.get("one").await?), "a released pod was deleted");
 
     space.kubectl(&["label", "pod", "one", "app=web", "--overwrite"]).await?;
-    eventually("it is adopted again, and a surplus pod is deleted", || async {
+    eventually("the pod is adopted again, and a surplus pod is deleted", || async {
         let pods = space.pods("web").await?;
         ensure!(pods.len() == 3 && pods.iter().all(|pod| owner(pod) == "web"), "pods {:?}", names(&pods));
         Ok(())

@@ -81,7 +81,7 @@ pub async fn orphans_are_adopted_and_unselected_pods_released(space: Space) -> R
     settled(&space, "web", 2).await?;
     ensure!(owner(&space.get::<Pod>("orphan").await?) == "web");
     space.kubectl(&["label", "pod", "orphan", "app=other", "--overwrite"]).await?;
-    eventually("it is released and replaced", || async {
+    eventually("the relabelled pod is released and replaced", || async {
         ensure!(owner(&space.get::<Pod>("orphan").await?).is_empty());
         ensure!(space.pods("web").await?.len() == 2);
         Ok(())

@@ -383,7 +383,7 @@ pub async fn orphans_are_adopted_by_name(space: Space) -> Result<()> {
     ensure!(owner(&space.get::<Pod>("stranger-0").await?).is_empty(), "a pod with another name was adopted");
     ensure!(history(&space, "web").await? == before);
     space.patch::<Pod>("web-1", json!({"metadata": {"labels": {"app": "other"}}})).await?;
-    eventually("one that does not match is released", || async {
+    eventually("the pod that no longer matches is released", || async {
         ensure!(owner(&space.get::<Pod>("web-1").await?).is_empty());
         Ok(())
     })
@@ -406,7 +406,7 @@ pub async fn taken_revision_name_counts_as_a_collision(space: Space) -> Result<(
     space
         .create::<ControllerRevision>(json!({"metadata": {"name": name}, "revision": 1, "data": {"other": 1}}))
         .await?;
-    eventually("it is deleted", || async {
+    eventually("the StatefulSet's pods are deleted", || async {
         ensure!(space.list::<Pod>("web").await?.is_empty());
         Ok(())
     })
