@@ -21,7 +21,7 @@ mod workloads;
 
 use cluster_tests::{Case, cases, run};
 
-// One line for each test: intentionally longer than 60 lines.
+// Intentionally longer than 60 lines: the list of all tests.
 fn main() -> std::process::ExitCode {
     if let Some(code) = cluster_tests::programs::as_called() {
         return code;
