@@ -37,7 +37,7 @@ pub struct DesiredEndpoints {
 pub enum Write {
     /// No write is needed.
     No,
-    /// Only addresses without traffic are removed: the write may be delayed.
+    /// Only addresses that are not ready are removed or changed: the write may be delayed.
     Later,
     /// Write immediately.
     Now,
@@ -123,8 +123,8 @@ pub fn truncate(subsets: &mut [Subset], max: usize) -> bool {
         } else {
             &mut subset.not_ready
         };
-        // The subset's share of the remaining addresses, rounded up; in floating point, as in upstream: 110 of 200 addresses
-        // get 56 of 100 places.
+        // The subset's share of the remaining addresses, rounded up; in floating point, as in upstream: 110 of 200
+        // addresses get 56 of 100 places.
         let part = (list.len() as f64 / total as f64 * room as f64).ceil() as usize;
         let part = part.min(left);
         list.truncate(part);

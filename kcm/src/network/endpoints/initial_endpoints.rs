@@ -1,5 +1,5 @@
-//! Endpoints that exist when this process becomes leader. Those without a Service belong to one that was deleted while
-//! no leader was running. Upstream: pkg/controller/endpoint, checkLeftoverEndpoints.
+//! Endpoints that exist when this process becomes leader. Those without a Service are deleted: their Service may have
+//! been deleted while no leader was running. Upstream: pkg/controller/endpoint, checkLeftoverEndpoints.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -32,7 +32,7 @@ impl InitialEndpoints {
         }
     }
 
-    /// Returns the keys of all Endpoints; none when called again. Later changes are not recorded.
+    /// Returns the recorded keys; none when called again. Later changes are not recorded.
     pub fn take(&self) -> HashSet<ObjectKey> {
         lock(&self.0).take().unwrap_or_default()
     }

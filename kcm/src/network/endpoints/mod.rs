@@ -1,6 +1,6 @@
 //! endpoints-controller: keeps the Endpoints of each Service equal to the pods that it selects.
 //!
-//! It watches Services, Pods and Endpoints, and writes Endpoints. Upstream: pkg/controller/endpoint.
+//! It watches Services, Pods, Endpoints and Namespaces, and writes Endpoints. Upstream: pkg/controller/endpoint.
 
 mod decide;
 mod initial_endpoints;

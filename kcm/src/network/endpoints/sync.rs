@@ -118,7 +118,7 @@ impl AllEndpoints {
         self.finish(key, current.as_deref(), written)
     }
 
-    /// Returns the remaining backoff after a refused creation of Endpoints; `None` if they may be created now.
+    /// Returns the remaining backoff after a refused creation of Endpoints; `None` if they exist or may be created now.
     fn refused_before(&self, key: &ObjectKey, service: &Service, current: Option<&Endpoints>) -> Option<Duration> {
         let waiting = self.refusals.waiting(key, &attempt(service)).filter(|_| current.is_none())?;
         debug!(
@@ -156,7 +156,7 @@ impl AllEndpoints {
         }
     }
 
-    /// Returns the version of the written object; `None` if nothing can be created in the namespace.
+    /// Creates or updates the Endpoints. Returns their version, or `None` if nothing can be created in the namespace.
     async fn write(
         &self,
         key: &ObjectKey,

@@ -1,4 +1,4 @@
-//! Decides on a Service's slices: all policy in one pure function.
+//! Policy: the writes that make a Service's EndpointSlices equal to its pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -153,7 +153,7 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
     all
 }
 
-/// Keeps one empty slice for a Service without endpoints: it shows that the Service was reconciled.
+/// Keeps or creates one empty slice if there is no other: it shows that the Service was reconciled.
 fn keep_empty_slice(all: &mut PackedSlices, view: &View<'_>, family: Family) {
     if !all.kept.is_empty() || !all.drafts.is_empty() {
         return;

@@ -76,7 +76,7 @@ fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<H
     (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
 }
 
-/// Endpoints of an unchanged slice whose hints are corrected.
+/// The endpoints of an unchanged slice for whose hints the slice is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HintScope {
     /// All endpoints.

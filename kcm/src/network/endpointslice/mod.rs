@@ -1,6 +1,6 @@
 //! endpointslice-controller: keeps the EndpointSlices of each Service equal to the pods that it selects.
 //!
-//! It watches Services, Pods, Nodes and EndpointSlices, and writes EndpointSlices. Upstream:
+//! It watches Services, Pods, Nodes, EndpointSlices and Namespaces, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslice and k8s.io/endpointslice.
 
 mod decide;

@@ -1,9 +1,9 @@
 //! Packs endpoints into slices with as few writes as possible.
 //!
 //! Slices are never rebalanced: an endpoint stays in its slice. New endpoints fill the slices that have to be written
-//! anyway, then the unchanged slice that they fit into best, and only then new slices. Upstream packs them in any
-//! order; here they keep the given order, so that pods that were created together share slices. Upstream:
-//! k8s.io/endpointslice, reconcileByPortMapping.
+//! anyway, then full new slices. The remaining endpoints go to the fullest unchanged slice that has room for all of
+//! them, or else to a new slice. Upstream packs them in any order; here they keep the given order, so that pods that
+//! were created together share slices. Upstream: k8s.io/endpointslice, reconcileByPortMapping.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

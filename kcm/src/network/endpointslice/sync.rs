@@ -148,8 +148,8 @@ impl EndpointSlices {
         }
     }
 
-    /// Returns the error of a reconcile whose write failed, and records an event: as in upstream, also for a conflict
-    /// or a slice that no longer exists.
+    /// Returns the error of a reconcile whose write failed. Records an event if this process still leads: as in
+    /// upstream, also for a conflict or a slice that no longer exists.
     fn not_written(
         &self,
         key: &ObjectKey,
@@ -242,7 +242,8 @@ impl EndpointSlices {
         self.writes.write(key, &metadata, plan, attempt).await
     }
 
-    /// Records a Service whose pods were left out because their node is missing, together with an event.
+    /// Remembers a Service while pods are left out because their node is missing. For such pods, records an event and
+    /// returns an error.
     fn report_stranded_pods(
         &self,
         key: &ObjectKey,

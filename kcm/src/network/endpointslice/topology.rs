@@ -72,8 +72,8 @@ impl Shares {
         Ok(self.0.iter().map(allocation).collect())
     }
 
-    /// Returns true if a zone would get too much traffic for the endpoints that it uses. Upstream:
-    /// k8s.io/endpointslice/topologycache, serviceOverloaded.
+    /// Returns true if endpoints are allocated, and a zone would get too much traffic for its endpoints, or the shares
+    /// are no longer known. Upstream: k8s.io/endpointslice/topologycache, serviceOverloaded.
     pub fn is_overloaded(shares: Option<&Self>, allocated: &EndpointsByZone) -> bool {
         if allocated.is_empty() {
             return false;

@@ -33,11 +33,12 @@ pub struct Decision {
 /// pkg/controller/endpointslicemirroring, totalsByAction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointChanges {
-    /// Endpoints that are in no slice with their ports.
+    /// Endpoints that are not in the slice that is kept for their ports.
     pub added: usize,
     /// Endpoints that keep their identity and change in another field.
     pub updated: usize,
-    /// Endpoints that are no longer desired on these ports.
+    /// Endpoints of that slice that are no longer desired; if none are desired on a subset's ports, the endpoints of
+    /// all slices with these ports.
     pub removed: usize,
 }
 

@@ -1,6 +1,6 @@
 //! endpointslice-mirroring-controller: keeps EndpointSlices equal to the Endpoints that users have written.
 //!
-//! It watches Endpoints, Services and EndpointSlices, and writes EndpointSlices. Upstream:
+//! It watches Endpoints, Services, EndpointSlices and Namespaces, and writes EndpointSlices. Upstream:
 //! pkg/controller/endpointslicemirroring.
 
 mod decide;

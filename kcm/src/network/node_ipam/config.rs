@@ -39,7 +39,7 @@ pub struct ConfigError {
 /// Reads the flags; `None` if nodes get no ranges.
 ///
 /// # Errors
-/// When ranges or sizes contradict each other. The error names the flag and the fix.
+/// When `--cluster-cidr` is missing or invalid, or ranges or sizes contradict each other. The error names the flag.
 pub fn read(values: &Values) -> Result<Option<Config>, ConfigError> {
     if !values.get_bool("allocate-node-cidrs") {
         return Ok(None);
@@ -104,7 +104,7 @@ fn is_v6(range: IpNet) -> bool {
     matches!(range, IpNet::V6(_))
 }
 
-/// Returns one range, or one of each family.
+/// Returns at most one range of each family.
 fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
     let ranges =
         parts(text).map(|part| range(part).ok_or_else(|| format!("{part:?} is not a CIDR such as 10.0.0.0/16")));

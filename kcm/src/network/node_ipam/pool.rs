@@ -64,7 +64,8 @@ impl Pool {
         (&self.ranges, self.tries.clone())
     }
 
-    /// Records the ranges of a node. A range that was reserved for the node but not assigned to it is free again.
+    /// Records the ranges of a node. If the node has other ranges than those that were reserved for it, the reserved
+    /// ones are free again.
     ///
     /// # Errors
     /// When the node has an invalid range, or one that is not part of the cluster's. Its other ranges are still

@@ -29,7 +29,7 @@ pub struct Range {
 /// Statistics of the parts of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Parts that were allocated.
+    /// Parts that were allocated, and reserved parts.
     pub allocations: u64,
     /// Parts that became free.
     pub releases: u64,

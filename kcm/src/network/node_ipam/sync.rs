@@ -32,7 +32,7 @@ pub struct Allocator {
 
 fn record_ranges(pool: &mut Pool, node: &Node) {
     if let Err(problem) = pool.record(node) {
-        error!(node = %node.meta.name, %problem, "range of the node is not part of --cluster-cidr and may be allocated twice: correct the flag");
+        error!(node = %node.meta.name, %problem, "range of the node is not reserved: correct --cluster-cidr, or recreate the Node");
     }
 }
 
@@ -121,7 +121,8 @@ impl Allocator {
             }
             Err(error) => {
                 self.record_event(node, "CIDRAssignmentFailed");
-                // The write may have been executed: the ranges stay reserved for this node, and are written again.
+                // If the response was lost, the write may have been executed: the ranges stay reserved for this node,
+                // and are written again.
                 if !error.is_lost() {
                     self.release(key, node);
                 }

@@ -31,8 +31,8 @@ pub struct Ranges {
     pub consistency: Consistency,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// For each range, the address that prevented its deletion at the last sync. While this address exists, no other is
-    /// checked.
+    /// For each range, the address that prevented its deletion at the last sync. While this address needs the range, no
+    /// other is checked.
     pub blocking_address: Mutex<HashMap<ObjectKey, ObjectKey>>,
 }
 

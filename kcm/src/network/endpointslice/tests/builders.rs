@@ -188,7 +188,7 @@ pub fn slice_of(owner: &OwnerRef, labels: &Labels, name: &str, contents: &Conten
     Arc::new(EndpointSlice::decode(&context, &object).expect("a slice"))
 }
 
-/// Address, conditions and hints of an endpoint: `+` stands for true, `-` for false.
+/// Returns address, conditions and hints of an endpoint: `+` stands for true, `-` for false, `?` for a missing value.
 pub fn text(endpoint: &Endpoint) -> String {
     let sign = |condition| match condition {
         Some(true) => '+',

@@ -9,7 +9,7 @@ use runtime::events::EventType;
 use super::super::topology::Shares;
 use super::builders::{Fixture, labels, service};
 
-/// Pods 1 to `pods`, spread over the zones in turn.
+/// Returns a fixture with the pods 1 to `pods`, spread over the zones in turn.
 fn fixture(service: Service, pods: u8, zones: &[&str]) -> Fixture {
     let mut fixture = Fixture::new(service, 1..=pods);
     for (zone, node) in zones.iter().zip(["node-0", "node-1", "node-2"]) {
@@ -61,7 +61,7 @@ fn traffic_distribution_sets_hints_for_zone_and_node() {
 }
 
 #[test]
-fn endpoints_that_are_not_ready_have_no_hints_of_their_own() {
+fn endpoints_that_are_not_ready_get_no_hints() {
     let service = Service { traffic_distribution: Some("PreferClose".into()), ..service() };
     let mut fixture = fixture(service, 2, &["a"]);
     fixture.pods.get_mut(&1).expect("the pod exists").ready = false;

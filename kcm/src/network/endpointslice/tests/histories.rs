@@ -1,4 +1,4 @@
-//! Random histories of pods and Service: at the end the slices equal the pods, and nothing is written twice.
+//! Random histories of pods and Service: at the end the slices equal the pods, and a further sync writes nothing.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ enum Step {
     Port(i32),
     Label(u8),
     DualStack(bool),
-    /// A sync; with `true` only immediate writes are executed.
+    /// A sync; with `false`, only its immediate writes are executed.
     Sync(bool),
-    /// A sync that stops after a few writes, because its decision is outdated.
+    /// A sync that stops after its creations and its first update.
     PartialSync,
 }
 
@@ -105,7 +105,7 @@ proptest! {
         prop_assert!(fixture.sizes().iter().all(|size| *size <= max));
     }
 
-    /// The endpoints with traffic are right after every sync, even if all other writes are delayed.
+    /// Immediate writes suffice to make the endpoints with traffic equal to the desired ones.
     #[test]
     fn delayed_writes_change_only_endpoints_without_traffic(steps in prop::collection::vec(step(), 1..40)) {
         let mut fixture = Fixture::new(service(), []);

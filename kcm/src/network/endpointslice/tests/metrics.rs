@@ -28,7 +28,7 @@ impl Bench {
         Self { metrics, registry, fixture: Fixture::new(service, pods) }
     }
 
-    /// Reconciles the Service; all writes succeed, if its namespace is not being deleted.
+    /// Reconciles the Service. All writes succeed, except that nothing is created while the namespace is being deleted.
     fn sync(&mut self, is_terminating: bool) {
         let service = &self.fixture.service;
         let mut decision = self.fixture.decide();
@@ -82,7 +82,7 @@ fn each_family_is_observed_separately() {
     assert_eq!(bench.value("num_endpoint_slices "), 1.0);
 }
 
-/// Upstream: k8s.io/endpointslice, reconcileByAddressType: slices of other ports are deleted without being counted.
+/// Upstream: k8s.io/endpointslice, reconcileByAddressType: the endpoints of such slices are deleted without being counted.
 #[test]
 fn endpoints_of_ports_that_are_no_longer_desired_do_not_count_as_removed() {
     let mut bench = Bench::new(service(), [1, 2]);
@@ -96,7 +96,7 @@ fn endpoints_of_ports_that_are_no_longer_desired_do_not_count_as_removed() {
 }
 
 #[test]
-fn sync_that_may_create_nothing_changes_no_slices() {
+fn changed_slices_are_not_observed_while_the_namespace_is_being_deleted() {
     let mut bench = Bench::new(service(), [1]);
     bench.sync(true);
     assert_eq!(bench.histograms(), [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0)]);

@@ -6,7 +6,7 @@ use kinds::int_or_string::IntOrString;
 
 use super::builders::{Fixture, pod, port, service, with_port};
 
-/// Returns a fixture whose slices contain these pods.
+/// Returns a fixture with the pods 0 to `pods` - 1, and a slice with the pods of each range.
 fn fixture(pods: u8, slices: &[(u8, u8)]) -> Fixture {
     let mut all = Fixture::new(service(), 0..pods);
     let mut full = Fixture::new(service(), 0..pods);
