@@ -207,7 +207,7 @@ impl SliceWrites {
         Attempt::new(owner, plan.create.len(), self.existing(key).len())
     }
 
-    /// Returns the time until a plan whose creations were just refused may be executed; `None` if it is due.
+    /// Returns the remaining backoff of a plan's creations after a refusal; `None` if the plan may be executed.
     pub fn refused_before(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> Option<Duration> {
         if plan.create.is_empty() {
             self.refusals.forget(key);

@@ -100,7 +100,7 @@ impl AttachDetach {
         Ok(is_in_use)
     }
 
-    /// Reads an existing attachment from the API server, and returns its version.
+    /// Reads an attachment from the API server. Returns its version; `None` if it was deleted in the meantime.
     async fn read_attachment(&self, name: String) -> Result<Option<u64>, WriteError> {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
             Ok(response) => Ok(Some(response.meta()?.version)),
@@ -169,8 +169,8 @@ impl AttachDetach {
         }
     }
 
-    /// Records one event about each pod on the node: the volume has to be detached from another node first. Returns the
-    /// time until the events are due.
+    /// Records one event about each pod that uses the volume on the node: the volume has to be detached from another
+    /// node first. Returns the time until the events are due; `None` if they are recorded or not needed.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         let (places, steps) = (&subject.observation.places, subject.steps);
         let occupants = || subject.occupants.iter().map(move |at| (&places[*at], &steps[*at]));

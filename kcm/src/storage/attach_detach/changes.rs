@@ -101,7 +101,8 @@ impl Changes {
     }
 
     /// Begins a reconcile: returns the nodes and pods that have changed, and clears the recorded changes. Returns all
-    /// nodes if they depend on each other. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
+    /// nodes if they depend on each other, and [`Extent::ALL`] if no change is recorded, a recheck is due, or the last
+    /// reconcile did not settle. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
     /// [`Changes::postponed`] or [`Changes::forget`]; otherwise the next one covers all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);

@@ -9,8 +9,8 @@
 //! Order of the writes, which kubelets rely on:
 //!
 //! - Attach: create the VolumeAttachment; wait for the driver; list the volume in the node's status.
-//! - Detach: remove the volume from the node's status; read the node and check that its kubelet does not use the volume;
-//!   delete the VolumeAttachment; wait until it no longer exists.
+//! - Detach: remove the volume from the node's status; check with the API server that the kubelet does not use the
+//!   volume, or that the detachment may be forced; delete the VolumeAttachment; wait until it no longer exists.
 //!
 //! A volume for one node is attached only if it certainly is not attached to another node.
 

@@ -52,8 +52,8 @@ pub struct AttachDetach {
     pub term: Term,
 }
 
-/// For each kind, the version that the cache must have reached in this leadership term, after the server's history to
-/// which the version belongs. The previous leader may have written objects that the caches do not contain yet.
+/// For each kind, a history of the server and the version in this history that the cache must reach in this leadership
+/// term. The previous leader may have written objects that the caches do not contain yet.
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,
@@ -161,7 +161,7 @@ impl AttachDetach {
     }
 
     /// Returns true if a cache is at least as new as the API server was at the first reconcile of this leadership
-    /// term.
+    /// term, or if the server has another history since then, for example after a restore of etcd.
     async fn has_reached<K: Kind>(
         &self,
         newest: &OnceCell<(u64, u64)>,

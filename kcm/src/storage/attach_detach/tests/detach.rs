@@ -18,7 +18,7 @@ use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::memory::{SiteMemory, Sites};
 use crate::storage::volume_name::{attachment_name, of_csi};
 
-/// Returns a healthy node, whose status lists the volume and has it in use.
+/// Returns a healthy node, whose status lists the volume as attached if `is_listed`, and as in use if `is_in_use`.
 fn node(version: u64, is_listed: bool, is_in_use: bool) -> NodeState {
     let volumes = |is_present: bool| is_present.then(name).into_iter().collect::<Vec<Str>>();
     NodeState::healthy(version, &volumes(is_listed), &volumes(is_in_use))
@@ -106,7 +106,7 @@ async fn volume_stays_attached_until_the_node_no_longer_lists_it() {
 /// node when the watch delivers its deletion.
 #[tokio::test(start_paused = true)]
 async fn volume_that_was_in_use_when_its_node_was_deleted_is_detached_after_the_wait() {
-    for (case, was_in_use) in [("mounted at last", true), ("unmounted at last", false)] {
+    for (case, was_in_use) in [("in use in the last status", true), ("not in use in the last status", false)] {
         let bed = Bed::new().await;
         subscribe(&bed.shared);
         bed.set_node("node", node(5, true, !was_in_use));
@@ -177,6 +177,6 @@ async fn volume_is_requeued_by_its_attachment_after_its_persistent_volume_was_re
     let queue = &bed.shared.volume_queue;
     assert_eq!(queue.len(), 2);
     let requeued = [queue.next().await, queue.next().await];
-    // The volume that replaces it may wait for this attachment.
+    // The volume to which the PersistentVolume refers now may wait for the deletion of this attachment.
     assert_eq!(requeued, [Some(name()), Some(of_csi("disk.example.com", "vol-2"))]);
 }
