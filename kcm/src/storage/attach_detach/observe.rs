@@ -244,8 +244,8 @@ impl Caches {
             || memory.has_sites(name)
     }
 
-    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume; none if the volume
-    /// need not be attached, or if the extent contains only some pods.
+    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume; none if the
+    /// volume need not be attached, or if the extent contains only some pods.
     fn update_users(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory) -> DefinedBy {
         let (name, scope) = (volume.name, &extent.nodes);
         if !self.is_attachable(volume.plugin) {

@@ -89,7 +89,7 @@ pub enum ClaimStep {
 /// Decides the next step for a claim.
 ///
 /// # Errors
-/// When the storage class cannot be used; the claim is retried.
+/// When the storage class has no binding mode, or the claim's selector is invalid; the claim is retried.
 pub fn next_step(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<ClaimStep, String> {
     if claim.annotation(BIND_COMPLETED).is_some() {
         Ok(bound(claim, cluster))
@@ -285,10 +285,10 @@ pub fn unbound_status(claim: &PersistentVolumeClaim, phase: Phase) -> Option<Sta
 /// Returns the changes of the status of a claim that is bound to a volume; `None` if the status is up to date.
 ///
 /// The capacity is only set when the claim becomes bound: afterwards the file system may be smaller than the volume,
-/// and the resizer owns the field. The same holds for the VolumeAttributesClass.
+/// and the resizer owns the field. The VolumeAttributesClass is only set when a pending claim becomes bound.
 ///
 /// # Errors
-/// When the volume has no capacity.
+/// When the claim becomes bound and the volume has no capacity.
 pub fn bound_status<'a>(
     claim: &'a PersistentVolumeClaim,
     volume: &'a PersistentVolume,

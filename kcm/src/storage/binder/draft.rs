@@ -82,7 +82,8 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// A write fails if the cache is behind. Use [`Draft::read`] if anything else depends on the object being current.
     ///
     /// # Errors
-    /// `Outdated` if the object is known to have another version.
+    /// `Outdated` if the object is known to have another version, or another write to it is in progress. If the object
+    /// has to be read: as [`Draft::read`].
     pub async fn open(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
         let Some(object) = record.whole() else { return Self::read(store, writer, record).await };
         let meta = record.meta();
@@ -94,7 +95,8 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// Reads the object whose cached record is `record` from the API server.
     ///
     /// # Errors
-    /// `Outdated` if the object has another version, or another object has its name.
+    /// `Outdated` if the object was deleted, has another version, or another write to it is in progress, or if another
+    /// object has its name; otherwise the error of the request.
     pub async fn read(store: &'a Store<K>, writer: &'a Writer, record: &K) -> Result<Self, Stop> {
         let key = record.meta().key();
         let version = record.meta().version;
@@ -111,7 +113,8 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// Writes the object as `edit` returns it; with `subresource`, only that part.
     ///
     /// # Errors
-    /// `Outdated` if another client has written the object in between.
+    /// `Outdated` if another client has written or deleted the object in between; otherwise the error of `edit` or of
+    /// the request.
     pub async fn put(
         &mut self,
         subresource: Option<&str>,

@@ -27,7 +27,8 @@ impl Matcher {
         lock(&self.0)
     }
 
-    /// Applies a change of a volume. Returns the claim that should search again, if the volume became free.
+    /// Applies a change of a volume. Returns the claim that should search again, if the volume is free and may fit
+    /// other claims than before.
     pub fn apply(&self, change: &Change<'_, PersistentVolume>) -> Option<ObjectKey> {
         let mut state = self.lock();
         state.volumes.apply(change.old, change.new);
@@ -58,7 +59,7 @@ impl Matcher {
     }
 
     /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if
-    /// the volume is still free.
+    /// the volume was not written and is still free.
     pub fn release(
         &self,
         (volume, claim): (&Str, &ObjectKey),

@@ -125,8 +125,8 @@ impl Operations {
         lock(&self.provisions).remove(claim);
     }
 
-    /// Records that a volume of this class is reclaimed; only the first call for a volume with the policy Delete
-    /// counts.
+    /// Records that a volume of this class is reclaimed. Only the first call for a volume counts, and only with the
+    /// policy Delete and a plugin that is not migrated to CSI.
     pub fn reclaim_started(&self, volume: &PersistentVolume, class: Option<&StorageClass>) {
         let is_migrated = volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty());
         if volume.reclaim_policy == ReclaimPolicy::Delete && !is_migrated {

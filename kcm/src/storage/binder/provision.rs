@@ -167,7 +167,8 @@ fn host_path_volume(claim: &PersistentVolumeClaim, class: &StorageClass, path: &
 }
 
 impl Binder {
-    /// Requests a volume for a claim from its provisioner.
+    /// Requests a volume for a claim from an external provisioner, or creates a host-path volume. Records an event if
+    /// the class cannot provision volumes.
     pub async fn provision(&self, claim: &Arc<PersistentVolumeClaim>, class: &str) -> Result<Outcome, Stop> {
         let later = Outcome::RequeueAfter(self.settings.sync_period);
         let found = self.class(class);

@@ -313,7 +313,7 @@ async fn volume_is_listed_only_while_its_attachment_is_confirmed() {
 
 /// A volume that kubelets attach has no VolumeAttachment, so only the nodes' statuses show where it is.
 #[tokio::test]
-async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader() {
+async fn volume_that_kubelets_attach_waits_for_the_statuses_that_the_previous_leader_wrote() {
     let bed = Bed::new().await;
     let mut raw = Vec::new();
     raw.put_str(iscsi::TARGET_PORTAL, "10.0.0.1:3260");
@@ -351,7 +351,7 @@ async fn volume_without_attachments_waits_for_the_nodes_of_the_previous_leader()
 }
 
 #[tokio::test]
-async fn volume_of_a_kubelet_is_unlisted_only_if_the_node_is_unchanged() {
+async fn volume_that_kubelets_attach_is_unlisted_only_if_the_node_is_unchanged() {
     for (volume, expected) in [("kubernetes.io/iscsi/10.0.0.1:3260:iqn:0", true), ("kubernetes.io/csi/d^vol-1", false)]
     {
         let bed = Bed::new().await;

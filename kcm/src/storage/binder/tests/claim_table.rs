@@ -58,8 +58,8 @@ fn classes() -> Vec<Arc<StorageClass>> {
     ]
 }
 
-/// Returns the step as text: `bind pv`, `pend Reason`, `lose Reason`, `class name`, `provision class`, `retry Reason`,
-/// `error`.
+/// Returns the step as text: `bind pv`, `pend`, `pend Reason`, `lose Reason`, `again`, `class name`, `provision class`,
+/// `retry Reason`, `error`.
 fn step(claim: &ClaimSpec, volumes: &[VolumeSpec]) -> String {
     let cluster =
         FakeCluster { volumes: volumes.iter().map(VolumeSpec::record).collect(), classes: classes(), pods: vec![] };

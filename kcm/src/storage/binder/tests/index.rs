@@ -59,7 +59,7 @@ fn claims() -> impl Strategy<Value = ClaimSpec> {
     })
 }
 
-/// The rules of matching, as a full search.
+/// Returns the name of the best volume for a claim, by a search of all volumes.
 fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<String> {
     let request = claim.requested().unwrap_or(Amount::ZERO);
     let fits = |volume: &&Arc<PersistentVolume>| {
