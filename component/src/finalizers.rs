@@ -23,7 +23,7 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
     (
         "kubernetes.io/pv-controller",
         "persistentvolume-binder-controller",
-        "once the storage of the released volume was deleted",
+        "once the storage of the released volume was deleted, or this controller no longer has to delete it",
     ),
     (
         "kubernetes.io/vac-protection",

@@ -8,7 +8,8 @@ use kinds::pod::ClaimVolume;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Pod};
 use runtime::store::Store;
 
-/// Returns the volume that a claim of a pod is bound to, if that volume is bound to the claim, too.
+/// Returns the volume that a claim of a pod is bound to, if that volume is bound to the claim, too. The claim of an
+/// ephemeral volume must belong to the pod.
 pub fn bound_volume(
     (claims, volumes): (&Store<PersistentVolumeClaim>, &Store<PersistentVolume>),
     pod: &Pod,

@@ -1,8 +1,8 @@
 //! persistentvolume-expander-controller: hands over the expansion of volumes to external resizers.
 //!
-//! A CSI resizer has its own watch of claims. This controller records an event that names the awaited component. If the
-//! volume's in-tree plugin is migrated to a CSI driver, the controller also writes the driver's name to an annotation
-//! of the claim. Upstream: pkg/controller/volume/expand.
+//! A CSI resizer has its own watch of claims. This controller records an event: the claim waits for an external
+//! resizer. If the volume's in-tree plugin is migrated to a CSI driver, the controller also writes the driver's name to
+//! an annotation of the claim. Upstream: pkg/controller/volume/expand.
 
 use std::sync::Arc;
 

@@ -87,7 +87,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     queues: &[QueueKeys::of("claims", "PersistentVolumeClaim"), QueueKeys::of("volumes", "PersistentVolume")],
     finalizers: &[Finalizer {
         name: names::CONTROLLER_FINALIZER,
-        removed: "once the storage of the released volume was deleted",
+        removed: "once the storage of the released volume was deleted, or this controller no longer has to delete it",
     }],
     start,
     ..Descriptor::NONE

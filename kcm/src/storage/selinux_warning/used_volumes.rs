@@ -9,9 +9,9 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// Maximum number of conflicts of a pod on a volume, counted from both sides, that are reported when the pod begins to
-/// use the volume. Any user can create thousands of pods that conflict with each other, and the number of conflicts
-/// grows with the square of the number of pods.
+/// Number of conflicts of a pod on a volume, counted from both sides, after which the pod is compared with no further
+/// pod when it begins to use the volume. Any user can create thousands of pods that conflict with each other, and the
+/// number of conflicts grows with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
 /// Method of labeling a volume's files.
@@ -167,8 +167,8 @@ impl UsedVolume {
         entry.request.effective_labeling(self.supports_context)
     }
 
-    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict. Only pods with
-    /// different labelings are compared: few, unless nearly all pods conflict.
+    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so that labelings are
+    /// compared instead of pods.
     fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
         let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();
         for (pod, entry) in &self.pods {
@@ -177,8 +177,8 @@ impl UsedVolume {
         groups
     }
 
-    /// Records the labeling that a pod requests. Returns the pod's conflicts with the pods that were compared since the
-    /// driver changed. The other pods are compared with this one in their own reconciles.
+    /// Records the labeling that a pod requests. Returns the pod's new conflicts with the pods that were compared since
+    /// the driver changed. The other pods are compared with this one in their own reconciles.
     fn put(&mut self, pod: &ObjectKey, request: Request) -> Vec<Conflict> {
         let mine = request.effective_labeling(self.supports_context);
         let before = self.pods.insert(pod.clone(), Entry { request, compared: mine.clone() });

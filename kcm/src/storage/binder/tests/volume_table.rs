@@ -44,7 +44,7 @@ fn next_step_of_a_volume_follows_from_its_claim() {
 }
 
 #[test]
-fn mismatch_is_recorded_on_both_sides() {
+fn mismatch_is_recorded_on_volume_and_claim() {
     let block = claim("data").with(|claim| claim.is_block = true).record();
     let VolumeStep::Mismatch(on_volume, on_claim) =
         next_step(&volume("a").of("data", "uid-data").record(), Some(&block))

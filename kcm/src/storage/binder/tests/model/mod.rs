@@ -192,7 +192,8 @@ impl Model {
         Err(TestCaseError::fail("the controller does not reach a stable state"))
     }
 
-    /// Checks that references are mutual and unique.
+    /// Checks that no invariant is violated and, if no volumes were deleted, that the volume of each bound claim refers
+    /// to the claim.
     fn check(&self, has_deleted_volumes: bool) -> Result<(), TestCaseError> {
         prop_assert!(self.server.violations.is_empty(), "{:?}", self.server.violations);
         let claims: Vec<_> = CLAIMS.iter().filter_map(|name| self.server.claim(name)).collect();
@@ -206,7 +207,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the state after everything has settled.
+    /// Checks that each bound claim has exactly one bound volume, that no claim waits while a volume is free, and that
+    /// each bound volume has a claim.
     fn check_settled(&self) -> Result<(), TestCaseError> {
         let volumes: Vec<_> = VOLUMES.iter().filter_map(|name| self.server.volume(name)).collect();
         for name in CLAIMS {
