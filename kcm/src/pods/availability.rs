@@ -1,4 +1,4 @@
-//! The availability of a pod: how long it has been ready.
+//! The availability of a pod: its readiness for a minimum time.
 
 use jiff::Timestamp;
 use kinds::Pod;

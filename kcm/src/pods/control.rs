@@ -48,8 +48,7 @@ impl PodControl {
     /// Creates a pod. `key` is that of the owner, and `body` the encoded pod.
     ///
     /// # Errors
-    /// When the API server rejects it, or the response is lost. Nothing is sent if the namespace is known to be
-    /// terminating.
+    /// When the request fails. If the namespace is known to be terminating, nothing is sent.
     pub async fn create<K: Kind>(&self, key: &ObjectKey, owner: &K, body: &[u8]) -> Result<(), CreateError> {
         if !self.gate.is_open(&key.namespace) {
             return Err(CreateError::NamespaceTerminating);
@@ -81,7 +80,7 @@ impl PodControl {
     /// deleted, even if another pod has its name.
     ///
     /// # Errors
-    /// When the API server rejects it, or the response is lost. The deletion may be repeated.
+    /// When the request fails. The deletion may be repeated.
     pub async fn delete<K: Kind>(&self, key: &ObjectKey, owner: &K, pod: &Pod) -> Result<(), WriteError> {
         self.consistency.deleting(key, &Pod::RESOURCE, &pod.meta);
         match self.writer.delete(&Pod::RESOURCE, &pod.meta.key(), &pod.meta.uid).await {

@@ -54,7 +54,7 @@ impl CreationGate {
     }
 
     /// Records that the API server refused a creation because the namespace is terminating. The gate stays closed until
-    /// the cache contains another namespace with the name.
+    /// the cache no longer contains the namespace, or contains another one with its name.
     pub fn close(&self, namespace: &Str) {
         let uid = self.namespaces.get(&ObjectKey::new("", namespace.clone())).map(|record| record.meta.uid.clone());
         lock(&self.refused).insert(namespace.clone(), uid);

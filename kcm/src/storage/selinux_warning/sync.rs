@@ -84,7 +84,8 @@ impl SelinuxWarnings {
         mounted
     }
 
-    /// Returns a volume with its unique name and the label of the containers that mount it; `None` if its plugin is unknown.
+    /// Returns a volume with its unique name and the label of the containers that mount it; `None` if its plugin is
+    /// unknown.
     fn volume(&self, name: Str, label: Str, is_recursive: bool) -> Option<Volume> {
         let driver = match Plugin::of(&name)? {
             Plugin::Csi { driver, .. } => Some(driver),

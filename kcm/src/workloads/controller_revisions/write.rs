@@ -1,4 +1,4 @@
-//! Writes of a history: revisions are created, renumbered, adopted and deleted.
+//! Writes of a history: revisions are created, renumbered, labelled, adopted, released and deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,8 +90,8 @@ impl History<'_> {
         self.consistency.wrote(&self.owner.key(), self.revisions, version);
     }
 
-    /// Returns the workload's revisions, oldest first. Matching revisions without a controller are adopted; `K` is the
-    /// workload's kind.
+    /// Returns the workload's revisions, oldest first. Matching revisions without a controller are adopted; `unmatched`
+    /// decides whether others are released. `K` is the workload's kind.
     ///
     /// # Errors
     /// When a revision could not be adopted or released.
@@ -148,7 +148,7 @@ impl History<'_> {
     /// pkg/controller/history, CreateControllerRevision.
     ///
     /// # Errors
-    /// When the API server refuses the creation for another reason.
+    /// When the creation fails for another reason.
     pub async fn create(&self, draft: &Draft, collisions: &mut i32) -> Result<Arc<ControllerRevision>, WriteError> {
         loop {
             match self.create_named(draft, &hash(&draft.data, Some(*collisions))).await? {
@@ -161,7 +161,7 @@ impl History<'_> {
     /// Creates a revision whose name is that of the workload followed by `hash`.
     ///
     /// # Errors
-    /// When the API server refuses the creation, except because the name is taken.
+    /// When the creation fails, except because the name is taken, or when the revision with this name cannot be read.
     pub async fn create_named(&self, draft: &Draft, hash: &str) -> Result<CreationResult, WriteError> {
         let name = revision_name(&self.owner.name, hash);
         let object = NewRevision {

@@ -27,7 +27,7 @@ pub enum MissedRuns {
     Many,
 }
 
-/// The schedule is never due.
+/// The schedule has no further run, or two of its runs are less than a second apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("time difference between two schedules is less than 1 second")]
 pub struct NeverDue;

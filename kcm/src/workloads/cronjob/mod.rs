@@ -1,6 +1,6 @@
 //! cronjob-controller: creates Jobs on a schedule, and keeps a history of them.
 //!
-//! It watches CronJobs and Jobs, creates and deletes Jobs, and writes CronJob statuses. Upstream:
+//! It watches CronJobs, Jobs and Namespaces, creates and deletes Jobs, and writes CronJob statuses. Upstream:
 //! pkg/controller/cronjob.
 
 mod decide;

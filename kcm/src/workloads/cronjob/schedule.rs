@@ -1,8 +1,8 @@
 //! Cron schedules in upstream's syntax (robfig/cron v3, ParseStandard), and their next times.
 //!
-//! A schedule is compared with the local time of its zone. An hour that is skipped in spring has no runs, an hour that
-//! occurs twice in autumn has its runs twice. This is upstream's behaviour; the tests compare with a table that
-//! upstream's library generated.
+//! A schedule other than `@every` is compared with the local time of its zone. An hour that is skipped in spring has no
+//! runs, an hour that occurs twice in autumn has its runs twice. This is upstream's behaviour; the tests compare with a
+//! table that upstream's library generated.
 
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
@@ -65,8 +65,8 @@ pub enum ScheduleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// The field was `*` or `?` without a step. If this is true for one of the two fields for days, only the other one
-    /// determines the days.
+    /// The field contains `*` or `?` without a step above 1. If this is true for one of the two fields for days, only
+    /// the other one determines the days.
     any: bool,
 }
 

@@ -77,7 +77,7 @@ pub fn of_set(change: &Change<'_, DaemonSet>) -> Urgency {
     }
 }
 
-/// Returns the old and new owners of a revision that was changed or deleted. A new revision requeues nothing, because
+/// Returns the old and new owners of a revision that was changed or deleted. A new revision requeues no owner: usually
 /// this controller has created it. Upstream: pkg/controller/daemon, addHistory.
 pub fn of_revision(change: &Change<'_, ControllerRevision>) -> Vec<ObjectKey> {
     if change.old.is_some() { owners_of::<DaemonSet, _>(change) } else { Vec::new() }

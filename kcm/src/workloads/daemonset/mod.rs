@@ -1,9 +1,9 @@
 //! daemonset-controller: keeps one pod of a template on each node that the template allows.
 //!
-//! It watches DaemonSets, their revisions and pods, and nodes; it creates and deletes pods, keeps revisions for
-//! rollbacks, and writes DaemonSet statuses. The policy is pure: `decide_place` assigns pods to nodes, `decide` plans
-//! creations and deletions on each node, `decide_roll` replaces old pods, `decide_revision` finds the current revision,
-//! `decide_unknown` limits the plans while Nodes cannot be decoded. Upstream: pkg/controller/daemon.
+//! It watches DaemonSets, their revisions and pods, nodes and namespaces; it creates and deletes pods, keeps revisions
+//! for rollbacks, and writes DaemonSet statuses. The policy is pure: `decide_place` assigns pods to nodes, `decide`
+//! plans creations and deletions on each node, `decide_roll` replaces old pods, `decide_revision` finds the current
+//! revision, `decide_unknown` limits the plans while Nodes cannot be decoded. Upstream: pkg/controller/daemon.
 
 mod decide;
 mod decide_place;

@@ -101,7 +101,10 @@ impl Cluster {
         let may_have_places = caches.volumes.all().iter().any(|volume| caches.may_have_places(&name, volume, &memory));
         let observation = caches.observe(&caches.volume(&name, plugin), &Extent::ALL, &memory, now);
         let is_defined = !caches.volumes.is_empty();
-        assert!(!is_defined || may_have_places || observation.places.is_empty(), "a new PersistentVolume is not reconciled");
+        assert!(
+            !is_defined || may_have_places || observation.places.is_empty(),
+            "a new PersistentVolume is not reconciled"
+        );
         observation
     }
 

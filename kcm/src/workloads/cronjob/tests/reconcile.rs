@@ -1,4 +1,5 @@
-//! Reconciles of a CronJob whose run exists, but is missing in the status: a process ended after the creation.
+//! Reconciles of a CronJob whose run exists, but is missing in the status: a process ended after the creation. Also
+//! Jobs of other namespaces.
 
 use std::sync::{Arc, Mutex};
 
