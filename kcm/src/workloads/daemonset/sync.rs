@@ -299,7 +299,7 @@ impl DaemonSets {
         self.control.recorder.event(&about(work.set), kind, reason, message);
     }
 
-    /// Creates a pod for each node with a slow start.
+    /// Creates a pod for each node with a slow start, unless the same attempt was just refused.
     async fn create(
         &self,
         work: &Work<'_>,
@@ -422,7 +422,8 @@ struct ActionResult {
     waiting_for_cache: bool,
     /// A decision about the pods was made, so that the generation counts as observed.
     is_decided: bool,
-    /// Time until the next reconcile: a failed pod may be deleted then, or a refused creation repeated.
+    /// Time until the next reconcile, for example because a failed pod may be deleted then, or a refused creation
+    /// repeated.
     again: Option<Duration>,
     /// The error of the reconcile.
     failure: Option<ReconcileError>,

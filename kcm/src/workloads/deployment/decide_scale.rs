@@ -159,7 +159,7 @@ fn available(set: &ReplicaSet, replicas: i32) -> i32 {
 
 /// Returns the next scales of the old sets in a rolling update: first unavailable pods are removed, then as many
 /// available pods as may be missing, from the oldest sets first. Unavailable pods of the new set count as missing.
-/// There is one write per set; upstream makes two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
+/// There is one write per set; upstream makes up to two. Upstream: pkg/controller/deployment, reconcileOldReplicaSets.
 pub fn roll_old(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> Vec<Scale> {
     let min = deployment.replicas - max_unavailable(deployment);
     let new_available = available(new, new.replicas);

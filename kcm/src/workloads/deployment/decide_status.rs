@@ -112,8 +112,8 @@ pub fn note_created(deployment: &Deployment, status: &mut DeploymentStatus, set:
     }
 }
 
-/// Records in the status that the new set could not be created, and returns the event about it. The caller writes the
-/// status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// Records in the status that the new set could not be created, and returns the event about it. The caller writes this
+/// status, not the result of [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_create_failed(
     deployment: &Deployment,
     status: &mut DeploymentStatus,
@@ -129,7 +129,7 @@ pub fn note_create_failed(
 }
 
 /// Records in the status that the name of the new set belongs to another one, so that the next name differs. The caller
-/// writes the status unchanged, without [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
+/// writes this status, not the result of [`status`]. Upstream: pkg/controller/deployment, getNewReplicaSet.
 pub fn note_collision(status: &mut DeploymentStatus) {
     status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
 }
@@ -141,7 +141,8 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     counts == [deployment.replicas; 3] && status.observed_generation >= deployment.meta.generation
 }
 
-/// Returns true if there was progress between two statuses: new pods, fewer old ones, ready or available ones.
+/// Returns true if there was progress between two statuses: more new pods, fewer old ones, more ready ones, or more
+/// available ones.
 /// Upstream: pkg/controller/deployment/util, DeploymentProgressing.
 pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;

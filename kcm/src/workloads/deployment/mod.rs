@@ -33,7 +33,7 @@ use sync::Deployments;
 /// Name of the event source.
 const COMPONENT: &str = "deployment-controller";
 
-/// Shortest time between two reconciles for changes of ReplicaSets' statuses.
+/// Shortest time between two reconciles for changes of only the statuses of the Deployment and its ReplicaSets.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
 /// Maximum of [`STATUS_WINDOW`], reached while they keep changing.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(200);

@@ -134,8 +134,8 @@ pub fn status(
 /// Returns the maximum delay of a status write, from the time at which the status first differed.
 ///
 /// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
-/// does not change. All other changes are written immediately: a smaller number prevents evictions, and clients retry
-/// until it is larger.
+/// does not change, and the healthy pods neither reach the required number nor fall below it. All other changes are
+/// written immediately: a smaller number prevents evictions, and clients retry until it is larger.
 pub fn write_delay(before: &BudgetStatus, after: &BudgetStatus) -> Duration {
     let is_kept = |status: &BudgetStatus| status.current_healthy >= status.desired_healthy;
     let counts =

@@ -58,7 +58,7 @@ fn node(name: &str, labels: &[(&str, &str)], taints: &[(&str, &str)]) -> Node {
     node
 }
 
-/// Returns a running, ready, old pod of a revision, bound to `node-1`.
+/// Returns a running pod of a revision, ready for a long time, bound to `node-1`.
 fn pod(name: &str, hash: &str) -> Pod {
     let mut pod: Pod = bare(name, &[(REVISION_HASH_LABEL, hash)]);
     pod.node = "node-1".into();

@@ -130,7 +130,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn each_node_gets_one_creation_and_none_without_nodes() {
+async fn each_node_without_a_pod_gets_one() {
     for (nodes, pods, creations) in [
         (&["node-1", "node-2"][..], vec![], 2),
         (&["node-1", "node-2"], vec![owned("a")], 1),

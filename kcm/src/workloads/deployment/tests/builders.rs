@@ -1,4 +1,4 @@
-//! Records for tests: a base is decoded from protobuf, the rest is set field by field.
+//! Records for tests: a base is decoded from protobuf, and further fields are set afterwards.
 
 use std::sync::Arc;
 

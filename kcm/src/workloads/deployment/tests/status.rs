@@ -95,7 +95,7 @@ fn rollout_is_complete_when_all_pods_are_new_and_available() {
 }
 
 #[test]
-fn progress_is_new_pods_fewer_old_ones_ready_or_available_ones() {
+fn progress_is_more_new_fewer_old_more_ready_or_more_available_pods() {
     for (before, after, expected) in [
         (counts(10, 4, 4, 4), counts(10, 6, 4, 4), true),
         (counts(10, 4, 4, 4), counts(10, 4, 4, 4), false),
