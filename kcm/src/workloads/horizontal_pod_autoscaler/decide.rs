@@ -293,7 +293,7 @@ fn failure(metric: &Metric, reason: &'static str, detail: String) -> Failure {
     Failure { reason, message, outer, spec }
 }
 
-/// Returns true if a metric has a target.
+/// Returns true if a metric has a target of a type that its source supports.
 pub fn has_goal(metric: &Metric) -> bool {
     let target = &metric.target;
     match &metric.source {
@@ -311,11 +311,12 @@ pub fn has_goal(metric: &Metric) -> bool {
 /// The combined proposal of all metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CombinedProposal {
-    /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision.
+    /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision, or no metric is
+    /// set.
     pub wanted: Option<(i32, String)>,
     /// The measured values.
     pub statuses: Vec<MetricStatus>,
-    /// The failures of metrics, even if they do not prevent a decision.
+    /// The failures of metrics, even if they do not prevent a decision; or that no metric is set.
     pub error: Option<String>,
     /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,

@@ -17,8 +17,8 @@ pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<
     });
 }
 
-/// Returns the key of an autoscaler that was created or deleted or has another spec. Any other change waits for the
-/// next periodic sync.
+/// Returns the key of an autoscaler that was created, deleted or replaced or, with `generation`, has another spec. Any
+/// other change waits for the next periodic sync.
 pub fn relevant_key(change: &Change<'_, HorizontalPodAutoscaler>, generation: bool) -> Option<ObjectKey> {
     let object = change.new.or(change.old)?;
     let is_immediate = match (change.old, change.new) {

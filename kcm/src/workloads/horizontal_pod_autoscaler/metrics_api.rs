@@ -12,7 +12,7 @@ use super::replicas::{Sample, Samples};
 /// API group of custom metrics.
 pub const CUSTOM: &str = "custom.metrics.k8s.io";
 
-/// The window of a metric without its own. Upstream: pkg/controller/podautoscaler/metrics.
+/// The measurement window of a custom metric whose response has none. Upstream: pkg/controller/podautoscaler/metrics.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 
 /// A request for a metric.

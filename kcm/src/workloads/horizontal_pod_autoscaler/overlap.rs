@@ -34,8 +34,8 @@ fn required_labels(namespace: &str, requirements: &[Requirement]) -> impl Iterat
     labels.map(move |(key, value)| index_key((namespace, &**key, &**value)))
 }
 
-/// Returns false if a selector requires a label that none of the pods has. `labels` are the index values of the labels
-/// of all pods.
+/// Returns false if a selector is invalid, selects nothing, or requires a label that none of the pods has. `labels` are
+/// the index values of the labels of all pods.
 fn may_select(namespace: &str, selector: &Selector, labels: &HashSet<u64>) -> bool {
     let Selector::All(requirements) = selector else { return false };
     required_labels(namespace, requirements).all(|label| labels.contains(&label))
@@ -46,7 +46,8 @@ fn without_label(namespace: &str) -> u64 {
     index_key((namespace, "anywhere"))
 }
 
-/// Returns the pods that a selector matches, sorted by name. Only those with the rarest of its labels are compared.
+/// Returns the pods that a selector matches, sorted by name. If the selector requires label values, only the pods with
+/// the rarest of these are compared.
 pub fn pods_of(namespace: &str, selector: &Selector, pods: &Store<Pod>) -> Vec<Arc<Pod>> {
     let Selector::All(requirements) = selector else { return Vec::new() };
     let certain: Vec<u64> = required_labels(namespace, requirements).collect();

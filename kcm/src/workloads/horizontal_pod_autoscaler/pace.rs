@@ -98,8 +98,8 @@ impl Memory {
 
     /// Records that the target was scaled. Only autoscalers with a `behavior` need this.
     ///
-    /// Differs from upstream: policies of both directions count each change, and a change is kept for the longest of
-    /// their periods.
+    /// Differs from upstream: a change is kept for the longest period of both directions' policies, since policies of
+    /// both directions count it.
     pub fn scaled(&mut self, from: i32, to: i32, behavior: Option<&Behavior>, now: Duration) {
         let Some(behavior) = behavior else { return };
         let periods = behavior.up.policies.iter().chain(&behavior.down.policies).map(|policy| policy.period);

@@ -152,7 +152,7 @@ pub(super) fn group<'a>(
 /// smaller, but never reverse it.
 ///
 /// # Errors
-/// When no sample is usable, or a request is missing.
+/// When there are no pods, no sample is usable, or a request is missing.
 pub fn replicas_for_pod_metric(
     pods: &[Arc<Pod>],
     mut samples: Samples,
@@ -249,11 +249,11 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
 }
 
 /// Returns the number of pods that an object or external metric with a target value proposes (GetObjectMetricReplicas,
-/// GetExternalMetricReplicas). For a target without pods, this number is the ratio of the value to the target, rounded
-/// up.
+/// GetExternalMetricReplicas). If `replicas`, the number of requested pods, is 0, this number is the ratio of the value
+/// to the target value, rounded up.
 ///
 /// # Errors
-/// When no pods exist although the target requests some.
+/// When no pods exist although some are requested, and the value is not within the tolerances.
 pub fn replicas_for_target_value(
     value: i64,
     target: i64,

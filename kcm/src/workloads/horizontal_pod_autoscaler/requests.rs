@@ -10,7 +10,7 @@ use kinds::pod::{Part, PartRequests};
 /// request of the pod itself overrides those of its containers.
 ///
 /// # Errors
-/// When a container or pod that counts does not request the resource.
+/// When a container or pod that counts does not request the resource, or a pod has no such container.
 pub fn of_pods<'a>(
     pods: &'a [Arc<Pod>],
     container: &str,

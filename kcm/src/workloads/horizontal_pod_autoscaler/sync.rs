@@ -29,7 +29,7 @@ use crate::context::Clock;
 /// Maximum number of attempts to change a scale, if conflicts occur. Upstream: client-go/util/retry, DefaultRetry.
 const TRIES: usize = 5;
 
-/// The delay of the next decision after another client scaled the target.
+/// The delay of the next decision after another client changed the target.
 const CONFLICT_DELAY: Duration = Duration::from_millis(100);
 
 /// Settings from the command line.
@@ -37,7 +37,7 @@ const CONFLICT_DELAY: Duration = Duration::from_millis(100);
 pub struct Settings {
     /// Interval between syncs of an autoscaler.
     pub period: Duration,
-    /// Default stabilization window: the age up to which recommendations count.
+    /// Default stabilization window of scaling down: the age up to which recommendations count.
     pub window: Duration,
     /// Default tolerance: the relative deviation of a metric from its target up to which the target is not scaled.
     pub tolerance: f64,
@@ -99,7 +99,7 @@ struct SyncResult {
 /// The result of a change of the scale.
 enum RescaleResult {
     Done,
-    /// Another client scaled the target at the same time.
+    /// Another client scaled or replaced the target, or changed its selector, at the same time.
     Conflict,
     Failed(WriteError),
 }
@@ -145,7 +145,7 @@ impl Autoscalers {
     }
 
     /// Decides on the number of pods, changes the scale and writes the status. A failure that ends the reconcile early
-    /// is returned as an error, with the status written.
+    /// is returned as an error, after an attempt to write the status.
     async fn adjust(
         &self,
         key: &ObjectKey,
@@ -240,7 +240,8 @@ impl Autoscalers {
         }
     }
 
-    /// Returns the number of pods that the target should have: a bound, or the proposal of the metrics.
+    /// Returns the number of pods that the target should have: the proposal of the metrics, a bound, or the current
+    /// number if scaling is disabled.
     async fn recommend(
         &self,
         key: &ObjectKey,
@@ -383,8 +384,8 @@ impl Autoscalers {
         decide::combine(proposals, scale.replicas, draft)
     }
 
-    /// Returns the selector of the target's pods, and the pods, unless another autoscaler scales them too. Upstream:
-    /// pkg/controller/podautoscaler, validateAndParseSelector.
+    /// Returns the selector of the target's pods, and the pods. Fails if the selector is empty or invalid, or another
+    /// autoscaler selects some of the pods too. Upstream: pkg/controller/podautoscaler, validateAndParseSelector.
     fn pods_of(
         &self,
         key: &ObjectKey,
@@ -433,8 +434,8 @@ impl Autoscalers {
         Ok(self.write(key, &autoscaler, &announced).await?.unwrap_or(autoscaler))
     }
 
-    /// Changes the scale. After a conflict, the scale is read and changed again, unless the number of pods, the
-    /// selector or the UID has changed: the decision depends on these.
+    /// Changes the scale. After a conflict or a lost response, the scale is read and changed again, unless the number
+    /// of pods, the selector or the UID has changed: the decision depends on these.
     async fn rescale(
         &self,
         resource: &Resource,
@@ -475,7 +476,7 @@ impl Autoscalers {
         }
     }
 
-    /// Writes the status if it differs. Returns the written object.
+    /// Writes the status if it differs. Returns the written object, if any.
     async fn write(
         &self,
         key: &ObjectKey,

@@ -11,7 +11,8 @@ use runtime::store::{Change, Store};
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
 
-/// Enqueues the Jobs that changes affect, and pods that lost their Job.
+/// Enqueues the Jobs that changes affect. `orphans` receives pods that lost their Job, and Jobs whose pods have to lose
+/// the tracking finalizer.
 pub fn subscribe(
     jobs: &Arc<Store<Job>>,
     pods: &Arc<Store<Pod>>,
@@ -59,7 +60,7 @@ pub fn jobs_to_release(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     deleted(change).into_iter().chain(finished).cloned().collect()
 }
 
-/// Returns the old and new owners of a pod, if the pod changed.
+/// Returns the old and new owners of a pod, unless the change does not matter to workload controllers.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs_for_workloads(new)

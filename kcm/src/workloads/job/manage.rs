@@ -15,8 +15,8 @@ use super::indexes::Indexes;
 use super::policy;
 use crate::pods::ranking::exact_rank;
 
-/// The largest number of pods created or deleted in one reconcile. Upstream: pkg/controller/job,
-/// MaxPodCreateDeletePerSync.
+/// The largest number of pods created in one reconcile, or deleted because they are surplus. A Job that ends or is
+/// suspended has all its pods deleted in one. Upstream: pkg/controller/job, MaxPodCreateDeletePerSync.
 pub const BURST: usize = 500;
 
 /// A pod to create.
@@ -38,7 +38,7 @@ pub enum Plan {
     End(Vec<Arc<Pod>>),
     /// Delete these pods. Their tracking finalizer is removed first, so that they are not counted.
     Remove(Vec<Arc<Pod>>),
-    /// Create pods, but only after this time.
+    /// Create pods, but only after this delay.
     Wait(SignedDuration),
     /// Create these pods.
     Create(Vec<NewPod>),
@@ -262,8 +262,8 @@ impl View<'_> {
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 
 /// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Changes by pods that
-/// start, or that end while others run, are delayed. The start of a Job, the readiness of its last pod, and the loss of
-/// a ready pod are written immediately.
+/// start, or that end while others run, are delayed. The start of a Job, the moment when all its pods are ready or have
+/// ended, and the loss of a ready pod are written immediately.
 fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

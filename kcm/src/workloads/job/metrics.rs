@@ -43,7 +43,7 @@ pub enum SyncAction {
 /// The reason why a pod is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// No pod has failed.
+    /// No pod has failed or is terminating.
     New,
     /// Other pods failed or are terminating.
     TerminatingOrFailed,
@@ -153,7 +153,7 @@ impl JobMetrics {
         if each {
             let failed = |status: &JobStatus| total(status.failed_indexes.as_deref().unwrap_or_default());
             let new = failed(after) - failed(before);
-            // Unlike the other metrics, this one has no series before the first index has finished.
+            // Unlike the other series, that of failed indexes does not exist before the first index has failed.
             if new > 0 {
                 indexes(false, new);
             }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_pods_count_when_they_get_or_lose_the_finalizer() {
+    fn pods_count_when_they_finish_with_the_finalizer_and_when_they_lose_it() {
         use kinds::pod::Phase::{Failed, Pending, Running, Succeeded};
         let pod = |phase, is_tracked: bool| {
             let mut pod = a_pod("p", phase, None);

@@ -1,7 +1,8 @@
 //! job-controller: runs pods until the desired number has succeeded, and counts each finished pod exactly once.
 //!
-//! It watches Jobs and Pods. It creates, deletes, adopts and releases pods, removes the tracking finalizer from those
-//! that are counted or will never be counted, and writes Job statuses. Upstream: pkg/controller/job.
+//! It watches Jobs, Pods and Namespaces. It creates, deletes, adopts and releases pods, removes the tracking finalizer
+//! from those that are counted or will never be counted, and writes Job statuses. With the gate WorkloadWithJob it also
+//! watches PodGroups, and writes Workloads and PodGroups. Upstream: pkg/controller/job.
 
 mod backoff;
 mod claim;

@@ -9,7 +9,7 @@ use kinds::{Job, Kind};
 
 use super::manage::NewPod;
 
-/// The environment variable with a container's index.
+/// The environment variable with the index of a container's pod.
 const INDEX_VARIABLE: FieldEnv<'_> =
     FieldEnv { name: "JOB_COMPLETION_INDEX", path: "metadata.labels['batch.kubernetes.io/job-completion-index']" };
 

@@ -16,7 +16,8 @@ pub struct PolicyVerdict {
     pub action: Option<Action>,
 }
 
-/// Returns the result of the first rule that matches a failed pod. Upstream: pkg/controller/job, matchPodFailurePolicy.
+/// Returns the result of the first rule with a known action that matches a failed pod. Upstream: pkg/controller/job,
+/// matchPodFailurePolicy.
 pub fn failure_verdict(policy: Option<&FailurePolicy>, pod: &Pod) -> PolicyVerdict {
     let rules = policy.map_or(&[][..], |policy| &policy.rules);
     for (at, rule) in rules.iter().enumerate() {

@@ -177,7 +177,7 @@ impl Jobs {
         let plan = view.plan(&state);
         let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta) {
-            // The API server may have more pods than the cache had when they were read from it.
+            // The API server may have more pods than the cache from which `pods` were read.
             return self.compare(key, job).await;
         }
         let missing = if let Plan::Create(new) = &plan { new.len() } else { 0 };

@@ -80,7 +80,7 @@ pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>>
 pub enum Reason {
     /// There are too many finished pods.
     Terminated,
-    /// The pod is being deleted, and its node is out of service.
+    /// The pod is being deleted, and its node is not ready and out of service.
     OutOfService,
     /// The pod's node was deleted.
     Orphaned,
@@ -113,7 +113,8 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The condition after which the new one is placed. Every pod with a node has it, usually as the last one of the list.
+/// The condition after which `DisruptionTarget` is placed. Every pod with a node has this condition, usually as the last
+/// one of the list.
 const LAST_CONDITION: &str = "PodScheduled";
 
 /// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted

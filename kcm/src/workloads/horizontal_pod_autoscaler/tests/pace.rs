@@ -26,7 +26,7 @@ fn rules(window: Option<i32>, select: Select, policies: &[Policy]) -> Rules {
 }
 
 #[test]
-fn target_without_behavior_doubles_at_most() {
+fn target_without_behavior_at_most_doubles_or_grows_to_four() {
     for (wanted, range, replicas, limited, reason) in [
         (3, range(1, 10, 2), 3, false, "DesiredWithinRange"),
         (9, range(1, 10, 3), 6, true, "ScaleUpLimit"),
@@ -124,8 +124,9 @@ prop_compose! {
 }
 
 proptest! {
-    /// For any proposals: the number stays within the bounds, never moves in a disabled direction, and grows in a
-    /// period by no more pods than a policy of pods allows.
+    /// For any proposals, the number stays within the bounds. Without a `behavior` it at most doubles, or grows to four,
+    /// and is not below recent recommendations. With one it never moves in a disabled direction, and grows in a period
+    /// by no more than a lone policy of pods allows.
     #[test]
     fn random_histories_keep_the_limits(
         up in any_rules(), down in any_rules(), has_rules in any::<bool>(),

@@ -196,13 +196,13 @@ async fn autoscaler_waits_until_the_cache_contains_its_written_status() {
     let written = autoscaler(&lock(&bench.server).written);
     deliver(&bench.reconciler.autoscalers, written);
     assert_eq!(bench.reconciler.queue.len(), 1, "the delivered status requeues it");
-    // Within its limits the target is scaled by a metric only, and the API server has no metrics.
+    // A target within its bounds is scaled by metrics only, and this autoscaler has none.
     bench.reconciler.reconcile(&key()).await.expect_err("no metric");
     assert!(!bench.requests().contains(&"PUT scale".to_owned()), "the target was scaled before");
 }
 
 #[tokio::test]
-async fn rescale_is_counted_although_its_status_cannot_be_written() {
+async fn rescale_is_counted_although_the_status_cannot_be_written() {
     let bench = Bench::new().await;
     lock(&bench.server).refuses_status = true;
     bench.reconciler.reconcile(&key()).await.expect_err("the status is not written");

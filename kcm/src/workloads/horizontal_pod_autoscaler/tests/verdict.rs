@@ -264,7 +264,7 @@ fn spec_change_is_reconciled_immediately_and_status_change_is_not() {
 }
 
 #[test]
-fn zero_in_the_status_is_cleared_while_the_target_has_pods() {
+fn scaled_to_zero_is_cleared_while_the_target_has_pods() {
     let rows = [
         ("announced, and another client scaled up", 2, Some(true), Some("False")),
         ("scaled to zero", 0, Some(true), Some("True")),

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_decides_on_the_objects_that_are_managed() {
+    fn parent_and_pod_template_determine_the_managed_objects() {
         let grouped = json!({"template": {"spec": {"schedulingGroup": {"podGroupName": "g"}}}});
         for (name, job, expected) in [
             ("root", job(json!({})), Mode::Both),

@@ -1,9 +1,9 @@
 //! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
 //!
 //! The names of both objects are computed, so that no cache of all Workloads is needed: the objects are read from the
-//! API server when the Job's spec or its PodGroup has changed, and every [`MAX_AGE`] while pods are created. A Job's
-//! *parent* is the object that controls the Job, for example a CronJob or a JobSet. Upstream: pkg/controller/job,
-//! job_scheduling_manager.go.
+//! API server when the Job's spec or its PodGroup has changed, and every [`MAX_AGE`] while pods are created or if the
+//! Job's parent may resize the PodGroup. A Job's *parent* is the object that controls the Job, for example a CronJob or
+//! a JobSet. Upstream: pkg/controller/job, job_scheduling_manager.go.
 
 mod compile;
 #[cfg(test)]

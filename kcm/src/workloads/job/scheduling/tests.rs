@@ -17,7 +17,7 @@ type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 /// Methods and paths.
 type Requests = Arc<Mutex<Vec<(Method, String)>>>;
 
-/// The scheduling of the Job `ns/j`, which is grouped, with the server's objects and the requests so far.
+/// The scheduling of the Job `ns/j`, whose pods are grouped, with the server's objects and the requests so far.
 struct Bench {
     scheduling: Scheduling,
     groups: Arc<Store<PodGroup>>,

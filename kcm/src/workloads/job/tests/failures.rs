@@ -120,7 +120,7 @@ fn rule_matches_exit_codes_and_conditions() {
 }
 
 #[test]
-fn restarts_in_place_count_while_their_pods_run_or_wait() {
+fn restarts_in_place_count_while_their_pods_are_running_or_pending() {
     use Phase::{Pending, Running};
     for (name, in_place, limit, pods, expected) in [
         ("limit 0, no restart", true, 0, vec![(Running, 0)], false),

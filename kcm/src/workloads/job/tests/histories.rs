@@ -19,11 +19,11 @@ enum Event {
     Ends(usize, bool),
     /// A pod is deleted by another client.
     Deleted(usize),
-    /// The controller reconciles, and crashes after this number of writes.
+    /// The controller reconciles, and crashes after this number of writes, if there is one.
     Sync(Option<usize>),
 }
 
-/// The API server: a Job, its pods, and all pods that ever ended.
+/// The API server: a Job, its pods, and the number of writes.
 #[derive(Debug)]
 struct Server {
     job: Job,
@@ -80,8 +80,8 @@ impl Server {
         Ok(pod_changes)
     }
 
-    /// Runs one reconcile, in the order in which `sync.rs` writes. With `with_delays`, writes that may be delayed are
-    /// delayed. Returns `Err` if the process crashes after its last allowed write.
+    /// Runs one reconcile, `late` seconds after [`NOW`], in the order in which `sync.rs` writes. With `with_delays`,
+    /// writes that may be delayed are delayed. Returns `Err` if the process crashes after its last allowed write.
     fn sync(&mut self, crashes_after: Option<usize>, late: i64, with_delays: bool) -> Result<(), ()> {
         self.writes_left = crashes_after;
         if self.job.is_finished() {

@@ -1,4 +1,4 @@
-//! Tables: pods to create and delete, the decision of a Job, failure policies.
+//! Tables: pods to create and delete, the verdict on a Job, suspension, delays of status writes, policies, and backoff.
 
 use std::collections::HashSet;
 use std::sync::Arc;
