@@ -113,8 +113,8 @@ pub fn stuck(pod: &Pod, node: Option<&Node>) -> Option<Reason> {
     node.is_some_and(out_of_service).then_some(Reason::OutOfService)
 }
 
-/// The condition after which `DisruptionTarget` is placed. Every pod with a node has this condition, usually as the last
-/// one of the list.
+/// The condition after which `DisruptionTarget` is placed. Every pod with a node has this condition, usually as the
+/// last one of the list.
 const LAST_CONDITION: &str = "PodScheduled";
 
 /// Returns the patch that sets a pod's phase to failed; `None` if it has ended already. A pod whose node was deleted

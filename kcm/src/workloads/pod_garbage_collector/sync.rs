@@ -130,8 +130,9 @@ impl PodGc {
         }
     }
 
-    /// Force-deletes the pods that are due and for which `why` returns a reason. The deletion of a pod depends only on
-    /// the records of this pod and of its node: other pods and nodes that cannot be decoded do not delay it.
+    /// Force-deletes the pods for which `why` returns a reason, except those with a recent attempt. The deletion of a
+    /// pod depends only on the records of this pod and of its node: other pods and nodes that cannot be decoded do not
+    /// delay it.
     async fn force_delete_all(&self, pods: Vec<Arc<Pod>>, why: impl Fn(&Pod) -> Option<Reason>) {
         let force_delete = async |pod: Arc<Pod>| {
             let uid = &pod.meta.uid;

@@ -180,7 +180,7 @@ fn terminating(name: &str, node: &str) -> Pod {
     })
 }
 
-/// Returns the requests of three passes over a cluster in which these objects cannot be decoded, sorted.
+/// Returns the sorted requests of three passes over a cluster in which the named objects cannot be decoded.
 async fn requests_of_passes(
     pods: Vec<Pod>,
     nodes: Vec<Node>,
@@ -207,7 +207,7 @@ async fn requests_of_passes(
         forced: Default::default(),
     };
     for _ in 0..3 {
-        // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
+        // The worker runs each reconcile like this: after it has read a stale record, the Writer refuses its deletions.
         stale::separately(reconciler.reconcile(&Task::CheckAll)).await.expect("a pass never fails");
     }
     let mut requests = lock(&requests).clone();

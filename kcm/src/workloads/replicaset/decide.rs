@@ -108,11 +108,11 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
     }
 }
 
-/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
+/// Returns the maximum delay of a status write, from the time at which `status` first differed from the set's status.
 ///
-/// Written immediately: changed conditions; lost and newly available pods, on which a Deployment acts; the end of the
-/// last pod of a set that is scaled to zero; and the end of the last terminating pod, for which users and tools wait
-/// after a rollout. A change during a write is written together with the next one.
+/// Written immediately: changed conditions; lost and newly available pods, on which a Deployment acts; the deletion of
+/// the last active pod of a set that is scaled to zero; and, if all pods are available, the end of the last terminating
+/// pod, for which users and tools wait after a rollout. Changes that occur during a write are combined in the next one.
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let available_change = available_change(set, status);
@@ -140,13 +140,13 @@ fn available_change(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     counted(set, status) - counted(set, &set.status)
 }
 
-/// Returns the available pods that a Deployment counts: up to the scale only.
+/// Returns the number of available pods that a Deployment counts: at most the scale.
 fn counted(set: &ReplicaSet, status: &ReplicaSetStatus) -> i32 {
     status.available_replicas.min(set.replicas)
 }
 
-/// Returns the time until the next ready pod becomes available. Upstream: pkg/controller,
-/// FindMinNextPodAvailabilityCheck.
+/// Returns the time until the next ready pod becomes available, or `min_ready_seconds` if that time is unknown; `None`
+/// if all ready pods are available. Upstream: pkg/controller, FindMinNextPodAvailabilityCheck.
 pub fn next_check(
     status: &ReplicaSetStatus,
     active: &[Arc<Pod>],

@@ -1,7 +1,7 @@
 //! replicaset-controller and replicationcontroller-controller: keep the desired number of pods of one template running.
 //!
-//! Each watches its kind and Pods, creates and deletes pods, adopts and releases them, and writes statuses. Upstream:
-//! pkg/controller/replicaset and pkg/controller/replication.
+//! Each watches its kind, Pods and Namespaces, creates and deletes pods, adopts and releases them, and writes statuses.
+//! Upstream: pkg/controller/replicaset and pkg/controller/replication.
 
 mod decide;
 mod keys;

@@ -195,7 +195,7 @@ impl<K: PodSet> PodSets<K> {
         }
     }
 
-    /// Returns the pods of all sets of the same owner.
+    /// Returns the pods of all sets of the same owner; none if the set has no owner.
     fn related(&self, set: &K) -> Vec<Arc<Pod>> {
         let namespace = &set.meta().namespace;
         let siblings = match set.meta().controller() {

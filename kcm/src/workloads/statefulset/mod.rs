@@ -1,8 +1,8 @@
 //! statefulset-controller: keeps pods with a stable name, ordinal and claims.
 //!
-//! It watches StatefulSets, Pods, PersistentVolumeClaims and ControllerRevisions, and creates, repairs and deletes pods
-//! in order or concurrently. It also creates claims and sets their owners, keeps the history of templates, and writes
-//! StatefulSet statuses. Upstream: pkg/controller/statefulset.
+//! It watches StatefulSets, Pods, PersistentVolumeClaims, ControllerRevisions and Namespaces, and creates, repairs and
+//! deletes pods in order or concurrently. It also adopts and releases pods, creates claims and sets their owners, keeps
+//! the history of templates, and writes StatefulSet statuses. Upstream: pkg/controller/statefulset.
 
 mod act;
 mod decide;

@@ -17,7 +17,7 @@ pub enum RevisionSearch {
     Revisions(Revisions),
     /// The cached StatefulSet is older than the API server's.
     Outdated,
-    /// The creation of a revision was refused, and may be repeated after this time.
+    /// The creation of a revision was refused, and may be repeated after this delay.
     Refused(Duration),
 }
 

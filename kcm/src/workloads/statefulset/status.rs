@@ -177,9 +177,9 @@ fn report_block(
     }
 }
 
-/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's. Counts
-/// that change during an update or a scaling are delayed. The end of the update or scaling, an unexpected loss of a
-/// pod, and all other fields are written immediately.
+/// Returns the maximum delay of a status write, from the time at which `status` first differed from the set's status.
+/// Counts that change during an update or a scaling are delayed. The end of the update or scaling, an unexpected loss
+/// of a pod, and all other fields are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {
@@ -233,8 +233,8 @@ pub fn new_report<'a>(before: &StatefulSetStatus, after: &'a StatefulSetStatus) 
         .then_some(&*condition.message)
 }
 
-/// Returns the time until the next ready pod becomes available. Upstream: pkg/controller,
-/// FindMinNextPodAvailabilityCheck.
+/// Returns the time until the next ready pod becomes available, or `min_ready_seconds` if that time is unknown; `None`
+/// if all ready pods are available. Upstream: pkg/controller, FindMinNextPodAvailabilityCheck.
 pub fn next_check(
     set: &StatefulSet,
     status: &StatefulSetStatus,

@@ -222,7 +222,7 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_set(
     assert_eq!(bench.sent("POST").len(), 2);
 }
 
-/// A tenant that knows the uid of another one's set can write pods that refer to it.
+/// A tenant who learns the UID of another tenant's ReplicaSet can write pods that refer to that set.
 #[tokio::test]
 async fn pods_of_other_namespaces_that_refer_to_the_set_are_not_its_pods() {
     let foreign = |name: &str| {
