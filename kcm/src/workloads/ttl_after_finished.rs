@@ -1,6 +1,6 @@
 //! ttl-after-finished-controller: deletes finished Jobs whose TTL has expired.
 //!
-//! It watches Jobs, and deletes them with foreground propagation. Upstream: pkg/controller/ttlafterfinished.
+//! It watches Jobs. The deletions have foreground propagation. Upstream: pkg/controller/ttlafterfinished.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn start(manager: &mut Manager, context: &Context) {
 
 // Keys
 
-/// Returns the key of an existing Job that has to be deleted now or later.
+/// Returns the key of an existing Job that has to be deleted now or later, or whose finish time is unknown.
 fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
     change.new.filter(|job| !matches!(decide(job, Timestamp::MIN), Ok(Verdict::Keep))).map(|job| job.meta.key())
 }
@@ -71,7 +71,7 @@ fn key(change: &Change<'_, Job>) -> Option<ObjectKey> {
 enum Verdict {
     /// Nothing: the Job has not finished, has no TTL, or is being deleted.
     Keep,
-    /// Its TTL expires after this time.
+    /// Its TTL expires after this delay.
     Wait(SignedDuration),
     /// Its TTL has expired: delete it.
     Delete,

@@ -45,7 +45,7 @@ fn is_up(pod: Option<&Pod>) -> bool {
     pod.is_some_and(|pod| pod.phase == Phase::Running && pod.ready && !pod.meta.is_deleting())
 }
 
-/// Executes the plan, and checks the invariants.
+/// Makes and executes a plan, and checks the invariants. Returns true if the plan has steps.
 fn execute(set: &StatefulSet, pods: &mut Pods) -> bool {
     let wanted = 0..set.replicas;
     let plan = plan(set, &members(pods), GATES);

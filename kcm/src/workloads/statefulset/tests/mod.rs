@@ -354,7 +354,7 @@ fn at_least_one_pod_may_be_unavailable() {
 }
 
 #[test]
-fn defects_are_repaired_when_the_statefulset_does_not_wait_for_the_pod() {
+fn defects_that_a_plan_repairs_depend_on_the_state_of_the_pod() {
     let all = Defects { claims: true, owners: true, conflict: true, pod: true };
     let pending = Defects { pod: false, ..all };
     let rest = Defects { claims: false, conflict: false, ..all };

@@ -46,7 +46,8 @@ fn decoded<K: Kind>(name: &str) -> K {
     K::decode(&context(), &object).expect("well-formed")
 }
 
-/// A StatefulSet that was created in this leadership term, whose pods have one claim each, and whose revision is known.
+/// A StatefulSet that was created in this leadership term, whose pods have one claim each, and whose status names its
+/// revision.
 fn web(replicas: i32) -> StatefulSet {
     let mut object = Vec::new();
     put_meta(&mut object, "web", 7);
