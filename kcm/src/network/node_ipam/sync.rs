@@ -32,7 +32,10 @@ pub struct Allocator {
 
 fn record_ranges(pool: &mut Pool, node: &Node) {
     if let Err(problem) = pool.record(node) {
-        error!(node = %node.meta.name, %problem, "range of the node is not reserved: correct --cluster-cidr, or recreate the Node");
+        error!(
+            node = %node.meta.name, %problem,
+            "range of the node is not reserved: correct --cluster-cidr, or recreate the Node"
+        );
     }
 }
 

@@ -53,7 +53,7 @@ pub struct SiteMemory {
 pub enum NodeWrite {
     /// The list is up to date.
     None,
-    /// The list has to be written after this time.
+    /// The list has to be written after this delay.
     After(Duration),
     /// This list has to be written.
     Now(Vec<AttachedVolume>),

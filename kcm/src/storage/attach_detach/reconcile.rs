@@ -31,7 +31,7 @@ use crate::storage::volume_name::Plugin;
 pub struct Settings {
     /// Volumes in use are never detached because of a timeout.
     pub is_timeout_disabled: bool,
-    /// Volumes that pods use are reconciled again after this time; `None` if they are not.
+    /// Interval at which the volumes that pods use are reconciled again; `None` if they are not.
     pub sync_period: Option<Duration>,
 }
 

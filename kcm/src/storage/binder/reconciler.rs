@@ -19,7 +19,7 @@ use crate::storage::indexes::{pods_by_claim, using_claim};
 
 /// Settings from the command line.
 pub struct Settings {
-    /// Objects that wait are reconciled again after this time.
+    /// Delay after which an object that waits is reconciled again.
     pub sync_period: Duration,
     /// True if dynamic provisioning is enabled.
     pub is_dynamic: bool,

@@ -46,7 +46,7 @@ enum RunStart {
     Done,
     /// The namespace is being deleted: the CronJob is not requeued.
     NamespaceTerminating,
-    /// The same attempt was just refused: the next one is due after this time.
+    /// The same attempt was just refused: the next one is due after this delay.
     Refused(Duration),
 }
 

@@ -37,7 +37,7 @@ impl TemplateRevisions {
 pub enum Stop {
     /// An object has changed since it was read, or this sync has changed it: the key is requeued with backoff.
     Outdated,
-    /// The creation of a revision was refused, and may be repeated after this time.
+    /// The creation of a revision was refused, and may be repeated after this delay.
     Refused(Duration),
     /// A read or write failed.
     Failed(ReconcileError),

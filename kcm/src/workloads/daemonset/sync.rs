@@ -409,7 +409,7 @@ const DEFAULT_HISTORY_LIMIT: i32 = 10;
 enum StatusReport {
     /// The status is up to date.
     Done,
-    /// The write of the status is due after this time.
+    /// The write of the status is due after this delay.
     Waits(Duration),
     /// The status was computed from an outdated DaemonSet.
     Outdated,

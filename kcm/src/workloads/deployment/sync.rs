@@ -56,7 +56,7 @@ enum Stop {
     Outdated,
     /// The new ReplicaSet cannot be created: the namespace is being deleted.
     NamespaceTerminating,
-    /// The creation of the new ReplicaSet was refused, and may be repeated after this time.
+    /// The creation of the new ReplicaSet was refused, and may be repeated after this delay.
     Waits(Duration),
     /// A request failed, or the Deployment is invalid.
     Failed(ReconcileError),

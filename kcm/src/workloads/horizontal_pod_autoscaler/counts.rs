@@ -127,7 +127,7 @@ impl Counts {
         self.with(|state| state.stale += 1);
     }
 
-    /// Forgets a deleted autoscaler.
+    /// Removes the series of a deleted autoscaler.
     pub fn forget(&self, key: &ObjectKey) {
         self.with(|state| state.desired.remove(key));
     }

@@ -87,7 +87,7 @@ impl Reconcile for PodGc {
 }
 
 impl PodGc {
-    /// Forgets a deleted pod.
+    /// Removes the entry of a deleted pod.
     pub fn forget(&self, uid: &Uid) {
         self.forced().remove(uid);
     }

@@ -198,7 +198,7 @@ async fn existing_run_is_listed_only_if_it_may_start() {
     }
 }
 
-/// A tenant that knows the uid of another one's CronJob can write Jobs that refer to it.
+/// A tenant who learns the UID of another tenant's CronJob can write Jobs that refer to that CronJob.
 #[tokio::test]
 async fn job_of_another_namespace_that_refers_to_the_cronjob_is_not_its_run() {
     let mut foreign = finished(job(RUN));

@@ -110,7 +110,7 @@ impl Scheduling {
         Self { groups, writer, recorder, gate, known: Mutex::default() }
     }
 
-    /// Forgets a Job that was deleted or has finished.
+    /// Removes the entry of a Job that was deleted or has finished.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.known).remove(key);
     }
