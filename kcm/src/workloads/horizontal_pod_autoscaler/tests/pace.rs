@@ -124,7 +124,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// For any proposals, the number stays within the bounds. Without a `behavior` it at most doubles, or grows to four,
+    /// For any proposals, the number stays within the bounds. Without a `behavior` it at most doubles or grows to four,
     /// and is not below recent recommendations. With one it never moves in a disabled direction, and grows in a period
     /// by no more than a lone policy of pods allows.
     #[test]
