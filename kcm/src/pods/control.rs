@@ -14,7 +14,7 @@ use super::creation_gate::CreationGate;
 /// The reason why a pod was not created.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The namespace is being deleted. No other creation can succeed there, and it is not a failure of the owner.
+    /// The namespace is being deleted. No other creation can succeed there, and this is not a failure of the owner.
     NamespaceTerminating,
     /// The request failed. An event was recorded.
     Failed(WriteError),

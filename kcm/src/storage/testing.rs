@@ -75,7 +75,7 @@ pub fn deleting(meta: &mut Meta, finalizers: &[&str]) {
     meta.finalizers = finalizers.iter().map(|name| (*name).into()).collect();
 }
 
-/// Gives an object another uid, as after a deletion and a new creation.
+/// Gives an object another uid, as if the object had been deleted and created again.
 pub fn recreated(meta: &mut Meta) {
     meta.uid = Uid::parse("another");
 }

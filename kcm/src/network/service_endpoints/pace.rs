@@ -2,10 +2,10 @@
 //!
 //! The slices of a batch are written concurrently, and the next batch is decided as soon as the cache contains them.
 //! Without a gap this leads to up to twice as many writes as in upstream, which writes slices in sequence and computes
-//! all endpoints of the Service before each batch. The gap is the usual duration of a write, times the number of writes
-//! in the batch plus two. The measured duration of the batch is not used: a write that happened to be slow has delayed
-//! its changes already, and a gap of the same length would delay the next ones again. The gap applies only to changes
-//! that arrive during a batch; changes that arrive one by one are never delayed.
+//! all endpoints of the Service before each batch. The gap, or cooldown, is the usual duration of a write, times the
+//! number of writes in the batch plus two. The measured duration of the batch is not used: a write that happened to be
+//! slow has delayed its changes already, and a gap of the same length would delay the next ones again. The gap applies
+//! only to changes that arrive during a batch; changes that arrive one by one are never delayed.
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -34,7 +34,7 @@ const MIN_STEP: Duration = Duration::from_millis(1);
 pub struct Pace(Mutex<Duration>);
 
 impl Pace {
-    /// Runs a write of a batch, and corrects the usual duration.
+    /// Runs a write of a batch, and adapts the usual duration.
     pub async fn add<T>(&self, write: impl Future<Output = T>) -> T {
         let begun = Instant::now();
         let written = write.await;
@@ -42,7 +42,7 @@ impl Pace {
         written
     }
 
-    /// Corrects the usual duration by the duration of a write.
+    /// Adapts the usual duration to the duration of a write.
     fn took(&self, duration: Duration) {
         let mut usual = lock(&self.0);
         let step = MIN_STEP.max(*usual / 8);

@@ -14,7 +14,7 @@ enum Group {
     Many(Box<Several>),
 }
 
-/// Boxed in a [`Group`], so that a group takes one pointer instead of three words.
+/// Two or more volumes. They are boxed in a [`Group`], so that a group takes one pointer instead of three words.
 #[derive(Debug)]
 struct Several(Vec<Arc<PersistentVolume>>);
 

@@ -20,7 +20,7 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 pub struct MetricRequest {
     /// Path and query.
     pub path: ReadPath,
-    /// Its name in errors: resource and group, and the object's name if there is one.
+    /// The requested resource in error messages: with its group, and with the object's name if there is one.
     pub what: String,
 }
 

@@ -80,7 +80,7 @@ pub fn first_deleted(mut finished: Vec<Arc<Pod>>, count: usize) -> Vec<Arc<Pod>>
 pub enum Reason {
     /// There are too many finished pods.
     Terminated,
-    /// The pod is being deleted, and its node is not ready and out of service.
+    /// The pod is being deleted, and its node is out of service and not ready.
     OutOfService,
     /// The pod's node was deleted.
     Orphaned,
