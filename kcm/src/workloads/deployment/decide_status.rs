@@ -142,8 +142,7 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
 }
 
 /// Returns true if there was progress between two statuses: more new pods, fewer old ones, more ready ones, or more
-/// available ones.
-/// Upstream: pkg/controller/deployment/util, DeploymentProgressing.
+/// available ones. Upstream: pkg/controller/deployment/util, DeploymentProgressing.
 pub fn is_progress(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let old_pods = |status: &DeploymentStatus| status.replicas - status.updated_replicas;
     after.updated_replicas > before.updated_replicas

@@ -131,7 +131,7 @@ pub fn status(
     }
 }
 
-/// Returns the maximum delay of a status write, from the time at which the status first differed.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the written one.
 ///
 /// Counts on which no eviction depends are delayed: healthy and expected pods, while the number of allowed disruptions
 /// does not change, and the healthy pods neither reach the required number nor fall below it. All other changes are

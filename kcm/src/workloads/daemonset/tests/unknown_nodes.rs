@@ -29,7 +29,7 @@ async fn deletions(bench: &Bench, undecodable: &[&str]) -> (Vec<String>, bool) {
     for name in undecodable {
         deliver_undecodable(&bench.reconciler.nodes, ObjectKey::new("", *name));
     }
-    // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
+    // The worker runs each reconcile like this: after it has read a stale record, the Writer refuses its deletions.
     let outcome = stale::separately(bench.reconcile()).await;
     let mut deleted = bench.sent("DELETE");
     deleted.sort();
