@@ -91,7 +91,7 @@ impl Memory {
         known.insert(owner.clone(), (template.clone(), revision.clone()));
     }
 
-    /// Removes the entry of a deleted workload.
+    /// Forgets a deleted workload.
     pub fn forget(&self, owner: &Uid) {
         lock(&self.known).remove(owner);
     }
