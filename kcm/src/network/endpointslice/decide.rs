@@ -48,8 +48,8 @@ pub fn decide(view: &View<'_>) -> Decision {
         let packed = pack_family(view, *family, &mut tally);
         let PackedSlices { kept, mut drafts, dropped, added, removed } =
             hints::spread(view, *family, packed, &mut decision);
-        drafts.retain(|draft| !draft.changes_nothing(view.labels));
         let slices = kept.len() + drafts.len();
+        drafts.retain(|draft| !draft.changes_nothing(view.labels));
         decision.tallies.insert(*family, SliceCounts { slices, added, removed, ..tally });
         for Draft { of, contents } in drafts {
             match of {

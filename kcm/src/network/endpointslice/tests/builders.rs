@@ -167,6 +167,11 @@ impl Fixture {
         self.slices.iter().map(|slice| slice.contents.endpoints.iter().map(text).collect()).collect()
     }
 
+    /// Returns the number of slices that the metrics report.
+    pub fn counted(&self) -> usize {
+        self.decide().tallies.values().map(|counts| counts.slices).sum()
+    }
+
     pub fn sizes(&self) -> Vec<usize> {
         let mut sizes: Vec<usize> = self.slices.iter().map(|slice| slice.contents.endpoints.len()).collect();
         sizes.sort_unstable();

@@ -95,6 +95,7 @@ proptest! {
         }
         fixture.settle();
         prop_assert_eq!(fixture.settle(), 0, "the second sync wrote again");
+        prop_assert_eq!(fixture.counted(), fixture.slices.len());
         let shown = fixture.shown().concat();
         let unique: BTreeSet<String> = shown.iter().cloned().collect();
         prop_assert_eq!(shown.len(), unique.len(), "an endpoint is in two slices");
