@@ -46,7 +46,7 @@ pub fn deleted<'a, K: Kind>(change: &Change<'a, K>) -> Option<&'a Arc<K>> {
     change.old.filter(|old| change.new.is_none_or(|new| new.meta().uid != old.meta().uid))
 }
 
-/// Returns the child if it has no controller now and may have become adoptable by this change.
+/// Returns the child if it has no controller, is not being deleted, and may have become adoptable by this change.
 pub fn adoptable<'a, C: Kind>(change: &Change<'a, C>) -> Option<&'a Meta> {
     let new = change.new?.meta();
     let is_relevant =

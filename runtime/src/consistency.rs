@@ -137,7 +137,7 @@ impl Consistency {
     }
 
     /// Returns true if the cache contains all writes of kind `K` for `key`. If not, `wake` runs when the cache contains
-    /// them.
+    /// them, or when their versions may never arrive.
     pub fn caught_up<K: Kind>(&self, key: &ObjectKey, store: &Arc<Store<K>>, wake: impl Into<Wake>) -> bool {
         self.caught_up_at(key, &K::RESOURCE, store.progress(), wake)
     }
@@ -328,7 +328,7 @@ mod tests {
         assert!(!consistency.take_lost(&key), "a new object with the same name starts without history");
     }
 
-    /// The finalizer of a deleted object is removed in the last reconcile of its key.
+    /// Such as the key of a deleted object, which is not reconciled again after the write that removed the finalizer.
     #[test]
     fn keys_that_are_never_checked_again_do_not_fill_the_memory() {
         const KEYS: u64 = 20_000;
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn write_whose_version_never_arrives_is_awaited_for_minutes_and_only_while_the_watch_is_alive() {
+    async fn wait_for_a_version_that_never_arrives_ends_after_minutes_if_the_watch_delivers() {
         let (consistency, progress) = (Consistency::default(), Progress::default());
         let (key, woken) = (ObjectKey::new("ns", "a"), Arc::new(AtomicUsize::new(0)));
         consistency.wrote_at(&key, &PODS, &progress, i64::MAX as u64);

@@ -101,14 +101,15 @@ impl Fence {
         .await
     }
 
-    /// Returns true from the acquisition of the Lease until this process detects its loss or releases it; the value of
-    /// `leader_election_master_status`.
+    /// Returns true from the acquisition of the Lease until this process detects its loss or releases it; always true
+    /// without an election. The value of `leader_election_master_status`.
     pub fn is_leader(&self) -> bool {
         let Some(shared) = &self.shared else { return true };
         shared.leading.load(Ordering::Acquire)
     }
 
-    /// Returns the time at which the last successful request for the lease began; `None` if this process does not lead.
+    /// Returns the time at which the last successful request for the lease began; `None` if this process does not lead
+    /// or has no election.
     pub fn last_renewed(&self) -> Option<Instant> {
         let shared = self.shared.as_ref()?;
         let nanos = shared.renewed.load(Ordering::Acquire).checked_sub(1)?;

@@ -18,7 +18,7 @@ use crate::write::{WriteError, Writer};
 /// The owners of one controller that existed when this process became leader.
 #[derive(Debug, Default)]
 pub struct FormerOwners {
-    /// The version that the API server had reached in this leadership term was read.
+    /// Set once the version that the API server has reached in this leadership term was read.
     begun: OnceCell<()>,
     /// Their UIDs; empty until the cache of the owners has reached that version.
     former: Arc<OnceLock<HashSet<Uid>>>,

@@ -46,7 +46,7 @@ pub enum ConnectError {
         problem: String,
     },
     /// The environment's proxy cannot be used. Its URL may contain a password and is not repeated.
-    #[error("{variable}: {problem}; set it to a URL as http://HOST:PORT, or name the API server in NO_PROXY")]
+    #[error("{variable}: {problem}; set it to a URL such as http://HOST:PORT, or name the API server in NO_PROXY")]
     Proxy {
         /// The name of the variable.
         variable: &'static str,
@@ -79,7 +79,7 @@ pub enum ConnectError {
         /// The file.
         file: PathBuf,
     },
-    /// Certificates and key do not form a TLS identity.
+    /// TLS cannot be configured with the certificate authorities, the client certificate and its key.
     #[error(
         "TLS cannot be set up from {files:?} and the kubeconfig's inline data: {problem}; correct certificate and key"
     )]

@@ -40,7 +40,7 @@ pub(super) struct ClientIdentity {
 
 impl ClientIdentity {
     /// Checks that a TLS connection can use the certificate and the key. If it cannot, the run of the plugin counts as
-    /// failed, and the plugin runs again soon.
+    /// failed; a failed renewal is repeated soon.
     fn check(&self) -> Result<(), String> {
         let chain: Result<Vec<CertificateDer<'static>>, _> =
             CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect();
@@ -68,7 +68,7 @@ pub(super) struct Issued {
 pub(super) struct Plugin {
     config: ExecConfig,
     limit: Duration,
-    /// Held during a run. If the program's file system hangs, even a killed program does not end, and this lock
+    /// Held during a run. If the program's file system hangs, the start of the program has no time limit, and this lock
     /// prevents further runs.
     running: Mutex<()>,
 }
@@ -255,7 +255,7 @@ fn read(output: &[u8], version: Option<&str>) -> Result<Issued, String> {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns a plugin that is this script of a shell.
+    /// Returns a plugin that runs this shell script.
     pub(in crate::client) fn script(text: &str, limit: Duration) -> Plugin {
         let config = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", text],
             "interactiveMode": "Never", "env": [{"name": "GREETING", "value": "hello"}]});
@@ -318,7 +318,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns true if no process has this id, or it has ended.
+    /// Returns true if the process with this id has ended, or if there is none.
     fn has_ended(process: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))

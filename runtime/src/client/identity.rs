@@ -83,7 +83,7 @@ enum CachedToken {
 /// The reason why there is no token.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TokenError {
-    /// The server could not be reached.
+    /// There is no complete response: no connection, a lost connection, or a timeout.
     #[error("service account {account}: {step} failed: {problem}")]
     Unreachable {
         /// `kube-system/<name>`.
@@ -133,8 +133,8 @@ impl ServiceAccountToken {
     }
 
     /// Returns a token for the next request. Concurrent callers share one TokenRequest. A token that has not expired is
-    /// returned immediately and replaced in the background; if it cannot be replaced, it stays in use until the server
-    /// refuses it.
+    /// returned immediately; after 80 % of its lifetime, it is also replaced in the background. If it cannot be
+    /// replaced, it stays in use until the server refuses it.
     ///
     /// # Errors
     /// [`TokenError`] when there is none. For one second, later callers get the same error without another request.

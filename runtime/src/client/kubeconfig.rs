@@ -60,8 +60,8 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     Ok(without_credentials_unless_https(source))
 }
 
-/// Returns the PEM text of the server's certificate authorities if the kubeconfig contains it inline; `None` if the
-/// kubeconfig names a file instead. Upstream: client-go/rest, Config, CAData.
+/// Returns the PEM text of the server's certificate authorities if the kubeconfig contains it inline; `None` if it
+/// names a file instead, names none, or if there is no kubeconfig. Upstream: client-go/rest, Config, CAData.
 ///
 /// # Errors
 /// When the kubeconfig cannot be read, or the text is not base64.

@@ -1,11 +1,11 @@
 //! Connections to the API server: credentials, connection pools and rate limits.
 //!
-//! [`connect`] creates two pools of HTTP/2 connections. `own` carries the process's identity, with its client
-//! certificate if it has one. `bearer` has no certificate, because the server prefers a certificate to a token.
-//! Watches, short requests and the Lease share no connection (`lane`), and each lane opens as many connections as the
-//! server's stream limit requires (`streams`). [`Clients::send`] sends one request under an [`Identity`] and
-//! distinguishes requests that were certainly not sent from requests that may have been executed. A write is sent again
-//! only after a 401, which means that the server did not execute it.
+//! [`connect`] creates two pools of connections, which use HTTP/2 if the server supports it. `own` carries the
+//! process's identity, with its client certificate if it has one. `bearer` has no certificate, because the server
+//! prefers a certificate to a token. Watches, short requests and the Lease share no connection (`lane`), and each lane
+//! opens as many connections as the server's stream limit requires (`streams`). [`Clients::send`] sends one request
+//! under an [`Identity`] and distinguishes requests that were certainly not sent from requests that may have been
+//! executed. A write is sent again only after a 401, which means that the server did not execute it.
 
 mod authorized;
 mod bearer;

@@ -29,14 +29,14 @@ const EXPIRED_AGE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(10);
 /// Minimum time between two runs.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
-/// Time for the start and the end of a run, in addition to [`MAX_RUN_TIME`]. Both hang if the plugin's file system
+/// Time for the start of the program, in addition to [`MAX_RUN_TIME`]. The start hangs if the plugin's file system
 /// hangs.
 const START_TIME: Duration = Duration::from_secs(5);
 
 /// The credentials of an exec plugin.
 pub(super) struct PluginCredentials {
     plugin: Arc<Plugin>,
-    /// Runs the renewals. This is not the controllers' runtime, whose threads a controller may block.
+    /// Runs the renewals: the runtime of the control lane, because a controller may block the threads of the other one.
     runtime: Handle,
     state: Mutex<State>,
     /// Held during a renewal.
@@ -158,7 +158,8 @@ impl PluginCredentials {
         }
     }
 
-    /// Renews the credentials because the API server has refused them, unless they were renewed since the request.
+    /// Renews the credentials because the API server has refused them, unless they were renewed since the request, or
+    /// the last renewal ended a moment ago.
     pub(super) fn refused(self: &Arc<Self>, used: &Arc<Issued>) {
         let state = lock(&self.state);
         if Arc::ptr_eq(&state.issued, used) {
@@ -208,7 +209,7 @@ impl PluginCredentials {
             Ok(issued) => {
                 *state = State::new(issued);
                 if state.was_expired() {
-                    warn!("the exec plugin returned expired credentials; using them, as its clock may differ");
+                    warn!("the exec plugin returned expired credentials; using them, as this machine's clock may be wrong");
                 } else {
                     info!("the exec plugin returned new credentials");
                 }

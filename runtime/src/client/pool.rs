@@ -174,7 +174,7 @@ impl Credentials {
     }
 }
 
-/// The connections of one pool. New credentials require new connections; old ones close after their last request.
+/// The connections of one pool. Changed certificates require new connections; old ones close after their last request.
 pub(super) struct Connections {
     credentials: Credentials,
     current: RwLock<Arc<LaneConnections>>,

@@ -47,7 +47,7 @@ struct State {
 struct Level {
     tokens: f64,
     at: Instant,
-    /// The latest slot handed out.
+    /// The latest slot that was reserved.
     last_slot: Instant,
 }
 

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of the body of an error, in bytes.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Maximum Retry-After of the server that is respected.
+/// Maximum delay before a retry; a longer Retry-After is shortened to it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the delay after which the server allows a retry, at most a minute.

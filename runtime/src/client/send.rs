@@ -52,13 +52,14 @@ pub enum SendError {
         /// The caller's limit, in bytes.
         limit: usize,
     },
-    /// There is no token for the service account: nothing was sent.
+    /// There is no token for the service account: the request was not sent, or was refused with 401 and has no new
+    /// token.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
 impl SendError {
-    /// Returns true if the server has certainly not received the request.
+    /// Returns true if the server has certainly not executed the request.
     #[must_use]
     pub fn not_sent(&self) -> bool {
         match self {
@@ -70,7 +71,7 @@ impl SendError {
 
 /// Cause of a failed attempt, before it is known whether the request was sent.
 enum Failure {
-    /// The connection was refused or closed, or there was no response in time.
+    /// There are no credentials, no connection, or no complete response in time.
     Problem(String),
     /// The body exceeds this number of bytes.
     TooLong(usize),
@@ -93,9 +94,9 @@ impl Clients {
     /// No other request is ever repeated.
     ///
     /// # Errors
-    /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::TooLong`] when a
-    /// successful response exceeds the limit; [`SendError::Lost`] in all other cases without a response, including
-    /// timeouts.
+    /// [`SendError::NotSent`] only when no connection had accepted the request; [`SendError::Token`] when the service
+    /// account has no token; [`SendError::TooLong`] when a successful response exceeds the limit; [`SendError::Lost`]
+    /// in all other cases without a complete response, including timeouts.
     pub async fn send(
         &self,
         identity: &Identity,

@@ -89,7 +89,7 @@ struct State {
     next_id: u64,
     /// The connection that is being opened, and since when.
     dialing: Option<(Dial, Instant)>,
-    /// The server does not support HTTP/2, at least until this time.
+    /// HTTP/1.1 is used until this time, because the server did not support HTTP/2.
     http1_until: Option<Instant>,
 }
 
@@ -150,8 +150,8 @@ impl Streams {
         Self(Arc::new(Inner { runtime, connector, http1, found_http1, state: Mutex::default(), retires_silent }))
     }
 
-    /// Sends a request over a connection with a free slot, and returns it with the response: the stream is open until
-    /// the body has been read. `accepted` records whether the connection took the request.
+    /// Sends a request over a connection with a free slot. Returns the response with the slot (`None` for HTTP/1.1),
+    /// which is occupied until the body has been read. `accepted` records whether the connection took the request.
     ///
     /// # Errors
     /// When there is no connection, or it breaks before the head of the response.
@@ -261,7 +261,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Frees a slot, and closes an idle connection if another one is less than half full.
+    /// Frees a slot. Closes its connection if it is idle and another one is less than half full.
     fn release(&self, id: u64) {
         let mut state = self.state();
         let Some(at) = state.connections.iter().position(|connection| connection.id == id) else { return };

@@ -33,7 +33,7 @@ const ROOTS: [&str; 2] = ["/api", "/apis"];
 /// The reason why discovery failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    /// The request was not sent, or has no response.
+    /// The request was not sent, or has no complete response.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server returned an error.
@@ -44,7 +44,7 @@ pub enum DiscoveryError {
         /// The error of the server.
         status: ApiStatus,
     },
-    /// The response was truncated or is not a discovery document.
+    /// The response was truncated, is not a discovery document, or contains no groups.
     #[error("discovery at {path} cannot be read: {problem}")]
     Unreadable {
         /// The requested path.
@@ -399,7 +399,7 @@ impl Discovery {
         Self { clients, current: RwLock::default(), cache: tokio::sync::Mutex::default() }
     }
 
-    /// Returns the last known snapshot; empty before the first response.
+    /// Returns the last known snapshot; empty until the documents of both paths were read once.
     pub fn current(&self) -> Arc<Snapshot> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

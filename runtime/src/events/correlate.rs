@@ -16,7 +16,7 @@ const MAX_CACHE_ENTRIES: usize = 4096;
 const SIMILAR_MESSAGES: usize = 10;
 /// Maximum time between two similar messages.
 const SIMILAR_WITHIN_SECONDS: f64 = 600.0;
-/// Initial budget of an object, in events.
+/// Initial and maximum budget of an object for one type of event, in events.
 const SPAM_BURST: f64 = 25.0;
 /// Time after which one event is added to a budget.
 const SPAM_REFILL_SECONDS: f64 = 300.0;
@@ -35,7 +35,7 @@ pub(super) struct Occurrence {
 /// The result of the correlation.
 #[derive(Debug)]
 pub(super) struct Correlation {
-    /// The event as the server should store it; a count above one means that it was written before.
+    /// The event as the server should store it; a count above one means that it was recorded before.
     pub(super) event: Event,
     /// The object's budget is exhausted: nothing is written, but the count is kept.
     pub(super) spam: bool,

@@ -114,7 +114,7 @@ pub enum SinkError {
     /// The event or its namespace does not exist.
     #[error("the event or its namespace does not exist")]
     NotFound,
-    /// The server refused the request: a retry would not help.
+    /// The server refused the request, or this process must not send it: a retry would not help.
     #[error("the server rejected the event: {0}")]
     Rejected(String),
     /// The server refuses all creations in the namespace, because it is being deleted.
@@ -137,7 +137,8 @@ pub struct EventCounts {
     pub dropped: u64,
     /// Filtered: the object's budget was exhausted.
     pub filtered: u64,
-    /// Discarded: rejected by the server, or after the last attempt.
+    /// Discarded: rejected by the server, not written by the last attempt or when the recorder was closed, recorded in
+    /// a namespace that is being deleted, or lost by a panic.
     pub abandoned: u64,
 }
 
@@ -190,8 +191,8 @@ impl Recorder {
         (recorder, sender.run(queued))
     }
 
-    /// Queues an event about `about`. If 1,000 events are queued already, this one is dropped and counted. Upstream:
-    /// tools/record, a full broadcaster.
+    /// Queues an event about `about`. If 1,000 events are queued already, or the recorder is closed, this one is
+    /// dropped and counted. Upstream: tools/record, a full broadcaster.
     pub fn event(&self, about: &ObjectReference, kind: EventType, reason: &'static str, message: String) {
         let message = shortened(message, MAX_MESSAGE_BYTES);
         tracing::debug!(
@@ -256,7 +257,7 @@ struct Sender {
 enum DeliveryResult {
     /// The event was written.
     Written,
-    /// The event was rejected, or all attempts failed.
+    /// The event was rejected, all attempts failed, or no further one is made.
     Abandoned,
     /// The event was refused because this namespace is being deleted.
     Refused(Arc<str>),

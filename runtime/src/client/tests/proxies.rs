@@ -103,7 +103,7 @@ async fn socks_handshake(client: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> 
     Ok(format!("SOCKS {host}:{port}{login}"))
 }
 
-/// Returns a kubeconfig whose server name does not resolve, with an optional `proxy-url`.
+/// Returns options with a kubeconfig whose server name does not resolve, with an optional `proxy-url`.
 fn options_with_proxy(bed: &Bed, proxy_url: Option<String>) -> ConnectOptions {
     let cluster = json!({
         "server": "https://api.nowhere.invalid:6443",
@@ -166,7 +166,7 @@ async fn environment_proxy_is_used_unless_no_proxy_matches() {
 async fn refusing_proxy_is_named_and_nothing_is_sent() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     let (address, _) = proxy(bed.server.address, None).await;
-    // A password that the proxy refuses, and a port without a listener.
+    // A target that the proxy refuses (its name contains "wrong"), and a port without a listener.
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     for (url, wanted) in
         [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]

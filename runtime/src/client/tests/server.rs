@@ -26,7 +26,7 @@ pub(super) struct Authority {
     der: Vec<u8>,
 }
 
-/// A certificate with its key, both PEM.
+/// A certificate with its key, both in PEM and in DER.
 pub(super) struct Signed {
     pub(super) certificate: String,
     pub(super) key: String,

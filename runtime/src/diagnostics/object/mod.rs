@@ -79,11 +79,11 @@ pub(super) enum WaitKind {
     Error,
     /// A worker has been busy with the key for a long time.
     Worker,
-    /// The cache does not contain the last write yet, or its first list is not complete.
+    /// The cache does not contain the last write yet, its first list is not complete, or objects cannot be decoded.
     Store,
     /// The garbage collector has to act, because an owner no longer exists.
     Owner,
-    /// A time has to pass.
+    /// A time has to pass, or containers have to terminate.
     Deadline,
     /// The key waits for a worker.
     Queue,
@@ -124,7 +124,7 @@ pub(super) struct Dependents {
     pub(super) shown: Vec<Related>,
 }
 
-/// Returns true if a word names this resource: its kind, its plural, or the plural with its group.
+/// Returns true if a word names this resource: its kind or its plural, with or without its group, in any case.
 fn names_resource(resource: &Resource, word: &str) -> bool {
     let (name, group) = word.split_once('.').map_or((word, None), |(name, group)| (name, Some(group)));
     let named = name.eq_ignore_ascii_case(resource.kind) || name.eq_ignore_ascii_case(resource.plural);
