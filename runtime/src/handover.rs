@@ -8,7 +8,7 @@
 //! A child counts as missing only if its cached record matches the owner's selector, is not newer than the list, and is
 //! not in the list. Any other difference proves nothing: a child whose labels were changed is not in a list by labels,
 //! but is not being deleted either. The owner waits for a missing child until its record in the cache is removed,
-//! terminating, has other labels, or is newer than the list.
+//! terminating, has other labels, or is newer than the list; after [`RECHECK_DELAY`], the children are compared again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

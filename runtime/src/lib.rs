@@ -2,9 +2,9 @@
 //!
 //! It contains no controllers, and no code for a specific cloud. Its parts, in the order in which a change passes
 //! through them: a [`watch`] keeps the [`store`] of a kind equal to the API server; a subscriber maps a change to keys
-//! on a [`queue`]; a [`worker`] reconciles one key at a time, reads only from stores, and writes only through the
-//! [`write::Writer`]; [`consistency`] delays the next reconcile of the key until the stores contain
-//! the writes of the last one.
+//! on a [`queue`]; a [`worker`] reconciles one key at a time, reads from stores, and writes only through the
+//! [`write::Writer`]; [`consistency`] delays the next reconcile of the key until the stores contain the writes of the
+//! last one.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// The reason why a document could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// The request was not sent, or has no response.
+    /// The request was not sent, has no response, or one that is too large.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The server refused the request.
@@ -36,7 +36,7 @@ pub enum OpenApiError {
         /// The server's reason.
         reason: String,
     },
-    /// The response was too slow, too large or malformed.
+    /// The response took too long or is malformed.
     #[error("{path} cannot be read: {problem}")]
     Unreadable {
         /// The path.

@@ -53,8 +53,8 @@ pub struct ManagerOptions {
     pub burst: u32,
     /// Minimum time between the starts of two controllers.
     pub start_interval: Duration,
-    /// Maximum time for workers and events at shutdown; zero: unlimited. The release of the lease may then take up to
-    /// the renew deadline.
+    /// Maximum time for workers and events at shutdown; zero: unlimited. The release of the lease, which follows, may
+    /// take up to the renew deadline.
     pub shutdown_timeout: Duration,
 }
 
@@ -205,7 +205,7 @@ impl Manager {
         self.faster_writer(service_account, 1, 1)
     }
 
-    /// Like [`Manager::writer`]; `qps` and `burst` are multiples of the other controllers' rate and burst.
+    /// Like [`Manager::writer`]; `qps` and `burst` are factors for the other controllers' rate and burst.
     pub fn faster_writer(&self, service_account: &str, qps: u16, burst: u32) -> Writer {
         let (qps, burst) = (self.options.qps * f32::from(qps), self.options.burst.saturating_mul(burst));
         self.writer_with_bucket(self.identity(service_account), self.fence.clone(), TokenBucket::new(qps, burst))

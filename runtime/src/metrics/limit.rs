@@ -23,7 +23,7 @@ pub(super) struct SeriesLimit(Arc<AtomicUsize>);
 
 impl SeriesLimit {
     /// Returns the labels of the series in which a sample counts: `labels` if the series exists already or may be
-    /// created.
+    /// created, else [`OTHER`] as each value.
     pub(super) fn admit<const N: usize>(&self, labels: Labels<N>, exists: bool) -> Labels<N> {
         if exists || self.0.fetch_add(1, Ordering::Relaxed) < MAX_SERIES {
             return labels;

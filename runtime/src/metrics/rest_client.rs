@@ -183,7 +183,8 @@ impl RestClient {
         self.requests.get_or_create_owned(&labels).inc();
     }
 
-    /// Records the time until the head of a response. Watches are not counted, as in client-go.
+    /// Records the time until the head of a response, or until the request failed. Not called for watches, as in
+    /// client-go.
     pub fn took(&self, method: &str, host: &str, time: Duration) {
         let labels = [("verb", method.to_owned()), ("host", host.to_owned())];
         self.duration.get_or_create(&labels).observe(time.as_secs_f64());

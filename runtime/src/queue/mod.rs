@@ -258,8 +258,8 @@ impl<K: QueueKey> Queue<K> {
         self.lock().items.get(key).map_or(0, |item| item.failures)
     }
 
-    /// Waits for the next key to reconcile; `None` once the queue is closed. The caller must call [`Queue::done`] with
-    /// the key, and `next` again unless enough keys are running.
+    /// Waits for the next key to reconcile; `None` once the queue is closed. The caller must call [`Queue::done`] or
+    /// [`Queue::waiting_for_cache`] with the key, and `next` again unless enough keys are running.
     pub async fn next(&self) -> Option<K> {
         let mut has_timer = false;
         loop {

@@ -56,7 +56,7 @@ async fn keys_that_are_added_repeatedly_do_not_starve_background_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn key_is_queued_once_and_reconciled_once() {
+async fn key_is_queued_once_and_never_runs_twice_at_the_same_time() {
     let queue = queue(Duration::ZERO);
     queue.add("a");
     queue.add("a");

@@ -138,11 +138,11 @@ impl<K: Object> For<K> {
         self
     }
 
-    /// Sets the reconcile function and completes the controller. The function is called after the object (except
-    /// its status), one of its children or an object of a watched kind has changed, after a failure, and after the time
-    /// of a requested requeue. It never runs twice at the same time for an object, and not before the stores contain
-    /// the previous writes for that object. It is not called for an object that is being deleted: see
-    /// [`For::finalizer`].
+    /// Sets the reconcile function and completes the controller. The function is called after the object, one of its
+    /// children or an object of a watched kind has changed (a change of the object's status alone does not count if its
+    /// kind has a generation), after a failure, and after the time of a requested requeue. It never runs twice at the
+    /// same time for an object, and not before the stores contain the previous writes for that object. It is not called
+    /// for an object that is being deleted: see [`For::finalizer`].
     pub fn reconcile<F>(self, reconcile: impl Fn(Context<K>) -> F + Send + Sync + 'static) -> Prepared
     where
         F: Future<Output = Result<Outcome, Error>> + Send + 'static,

@@ -15,7 +15,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Creates an operator without controllers. `name` is the name of its Lease, and a part of its user agent.
+    /// Creates an operator without controllers. `name` is the name of its Lease, and a part of its default user agent.
     pub fn new(name: &'static str) -> Self {
         Self { name, controllers: Vec::new() }
     }

@@ -23,7 +23,7 @@ pub struct Settings {
     pub leader_election: bool,
     /// The namespace of the Lease; `None`: the namespace of the pod or of the kubeconfig.
     pub lease_namespace: Option<String>,
-    /// HTTPS port of `/metrics`, `/healthz`, `/livez` and `/readyz`; 0 disables serving.
+    /// HTTPS port of `/metrics`, `/healthz`, `/livez`, `/readyz` and the debug pages; 0 disables serving.
     pub port: u16,
     /// Requests per second of each controller (watches excluded).
     pub qps: f32,
@@ -121,14 +121,15 @@ impl Operator {
     }
 }
 
-/// Returns the `User-Agent` of an operator's requests: that of its settings, unless they have the default one; then the
-/// operator's name, as client-go writes the name of a program without a version, and the default one.
+/// Returns the `User-Agent` of an operator's requests: the one in its settings. If that is the default one, the
+/// operator's name precedes it, as client-go writes the name of a program without a version.
 fn user_agent(name: &str, of_settings: &str) -> String {
     let default = ConnectOptions::default().user_agent;
     if of_settings == default { format!("{name}/unknown ({default})") } else { of_settings.to_owned() }
 }
 
-/// Returns the endpoints of an operator: health, and metrics of queues, watches, reconciles, requests and the Lease.
+/// Returns the endpoints of an operator: health, diagnostics, and metrics of queues, watches, reconciles, requests and
+/// the Lease.
 pub fn served_content(name: &'static str, manager: &Manager) -> ServedContent {
     let registry = manager.registry();
     let checks = vec![

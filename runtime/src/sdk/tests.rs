@@ -137,7 +137,7 @@ fn status_change_alone_does_not_requeue() {
 }
 
 #[test]
-fn child_has_exactly_its_owners_reference() {
+fn owner_of_a_child_is_its_controller_of_the_kind_in_any_version() {
     for (api_version, kind, controller, expected) in [
         ("example.com/v1", "Widget", true, Some("ns/w")),
         ("example.com/v2", "Widget", true, Some("ns/w")),

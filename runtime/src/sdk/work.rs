@@ -41,7 +41,7 @@ pub(super) enum Step {
     Work,
     /// Clean up, then remove the finalizer.
     CleanUp,
-    /// Do nothing: other finalizers remain.
+    /// Do nothing: the object is being deleted and lacks the controller's finalizer.
     Nothing,
 }
 

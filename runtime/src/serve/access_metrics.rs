@@ -124,7 +124,7 @@ impl TokenCacheMetrics {
         }
     }
 
-    /// Records a request whose token was authenticated or refused.
+    /// Records a request with a bearer token, whatever the result.
     pub(super) fn finished(&self, hit: bool, started: Instant) {
         let status = || [("status", if hit { "hit" } else { "miss" }.to_owned())];
         self.requests.add(status());
@@ -136,12 +136,12 @@ impl TokenCacheMetrics {
         self.fetches.add([("status", if ok { "ok" } else { "error" }.to_owned())]);
     }
 
-    /// Counts a TokenReview as in flight until the result is dropped.
+    /// Counts a TokenReview as in flight until the guard is dropped.
     pub(super) fn in_flight(&self) -> Active<'_> {
         Active::begin(&self.active, "in_flight")
     }
 
-    /// Counts a request as waiting until the result is dropped.
+    /// Counts a request as waiting until the guard is dropped.
     pub(super) fn blocked(&self) -> Active<'_> {
         Active::begin(&self.active, "blocked")
     }

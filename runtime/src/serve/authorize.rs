@@ -50,7 +50,7 @@ pub(super) struct Authorizer {
 }
 
 impl Authorizer {
-    /// Creates an authorizer. Without a reviewer, only the always allowed paths are allowed.
+    /// Creates an authorizer. Without a reviewer, only `system:masters` and the always allowed paths are allowed.
     ///
     /// # Errors
     /// When an always allowed path is invalid.

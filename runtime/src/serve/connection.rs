@@ -1,4 +1,4 @@
-//! One connection: handshake, requests, and its end when it is idle, unauthenticated, or the server stops.
+//! One connection: handshake, requests, and its end when it is idle, unauthenticated or evicted, or the server stops.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
