@@ -4,8 +4,8 @@
 //! that version, and is requeued automatically. Deletions differ, because their response does not contain the version
 //! of the removal: a deletion has reached the cache when the object with that uid is missing in it or terminating. No
 //! creations or deletions are counted, so that no count can be wrong. A version may never arrive, because the server's
-//! storage was restored: a key waits for it for some minutes at most. Upstream: pkg/controller,
-//! UIDTrackingControllerExpectations; pkg/controller/util/consistency.
+//! storage was restored: a key waits for it at most until the watch delivers other changes some minutes later.
+//! Upstream: pkg/controller, UIDTrackingControllerExpectations; pkg/controller/util/consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};

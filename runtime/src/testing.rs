@@ -49,7 +49,7 @@ pub fn filled_store<K: Kind>(decode: Decode, indexes: Vec<Index<K>>, records: im
     store
 }
 
-/// Returns the metadata of an object with only a name and a version.
+/// Returns the metadata of an object with only a namespace, a name and a version.
 pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
     let interner = Interner::default();
     Meta {

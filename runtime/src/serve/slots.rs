@@ -80,7 +80,7 @@ impl ConnectionSlots {
 
 impl Taken {
     /// Returns the connection to evict: the oldest of the network with the most connections. Connections from this
-    /// host, such as probes of the kubelet, come last.
+    /// host, such as probes of the kubelet, come last, unless there are more than [`PROTECTED_OF_HOST`].
     fn victim(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for occupant in self.slots.values() {

@@ -1,4 +1,4 @@
-//! The TLS configuration of the server: versions, ciphers, groups and certificates, reloaded at runtime.
+//! The TLS configuration of the server: versions, ciphers, groups, and certificates, which are reloaded at runtime.
 
 use std::collections::HashMap;
 use std::io;
@@ -341,7 +341,7 @@ fn bytes(subjects: &Option<Vec<DistinguishedName>>) -> Option<Vec<&[u8]>> {
     subjects.as_ref().map(|subjects| subjects.iter().map(AsRef::as_ref).collect())
 }
 
-/// Returns the source of the default pair; creates a pair if none was given.
+/// Returns the source of the default pair; creates a pair if none was given or stored before.
 fn default_source(options: &TlsOptions, bound: IpAddr) -> Result<Source, ServeError> {
     if options.cert_file.is_some() || options.key_file.is_some() {
         let source = Source::Files {

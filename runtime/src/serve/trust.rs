@@ -67,8 +67,9 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Reads all sources for the first time. Files must be readable, and so must the cluster's settings of front
-    /// proxies, unless failures are tolerated. Upstream: apiserver, DelegatingAuthenticationOptions.ApplyTo.
+    /// Reads all sources for the first time. Files must be readable. So must the ConfigMap, unless failures are
+    /// tolerated or the authorities of front proxies are in a file. Upstream: apiserver,
+    /// DelegatingAuthenticationOptions.ApplyTo.
     pub(super) async fn new(
         options: &AuthenticationOptions,
         reviewer: Option<Arc<Reviewer>>,
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cluster_without_a_front_proxy_authority_is_valid() {
+    async fn config_map_may_lack_authorities_and_its_invalid_bundles_are_ignored() {
         let trust = Trust {
             client_ca_file: None,
             request_header: RequestHeaderOptions::default(),

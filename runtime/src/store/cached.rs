@@ -15,11 +15,12 @@ use crate::wake::Wake;
 #[must_use]
 #[derive(Debug)]
 pub enum Cached<K> {
-    /// The cache lacks an earlier write. The key is requeued when the cache contains the write.
+    /// The cache lacks an earlier write, or a write to the object is in progress. The key is requeued when that may
+    /// have changed.
     Lagging,
     /// There is no such object.
     Absent,
-    /// The object, at least as new as the last write to it.
+    /// The object, at least as new as the last write of this process to it.
     Current(Arc<K>),
 }
 

@@ -1,7 +1,7 @@
 //! The cache of the API server's objects: one indexed store per kind.
 //!
-//! Only the watch of the kind changes a store; all other code reads it. A look-up takes a short lock, never scans a
-//! kind, and returns shared records.
+//! Only the watch of the kind changes a store; all other code reads it. A look-up by name or index takes a short lock,
+//! does not scan the kind, and returns shared records.
 
 mod cached;
 mod indexed;

@@ -64,7 +64,7 @@ pub struct Reflector {
     pub clients: Arc<Clients>,
     pub scope: Scope,
     store: Arc<dyn WatchedStore>,
-    /// Permits for initial lists, shared by all kinds.
+    /// Permits for lists, shared by all kinds.
     pub lists: Arc<Semaphore>,
     /// The allowed lag of the store behind the watch.
     lag: Duration,
