@@ -93,7 +93,7 @@ pub trait Reconcile: Send + Sync + 'static {
 pub struct WorkOptions {
     /// The controller's name in logs.
     pub name: &'static str,
-    /// Number of keys that are reconciled at the same time.
+    /// Number of keys that are reconciled at the same time; up to twice as many while reconciles take long.
     pub workers: usize,
 }
 

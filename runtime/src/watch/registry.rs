@@ -46,7 +46,7 @@ trait AnyNeed: Any + Send {
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
-/// Runs the watch of a kind, in one namespace or all, with permits for initial lists.
+/// Runs the watch of a kind, in one namespace or all, with permits for lists.
 type Runner = Box<dyn FnOnce(Arc<Clients>, Option<String>, Arc<Semaphore>) -> BoxFuture<'static, ()> + Send>;
 
 /// A store and its watch, as health and metrics read them.
@@ -347,9 +347,9 @@ pub struct Registry {
     /// The kinds whose stores were handed out.
     used: Mutex<Reads>,
     every: Option<Arc<EveryKind>>,
-    /// Permits for initial lists of typed kinds.
+    /// Permits for lists of typed kinds.
     lists: Arc<Semaphore>,
-    /// Permits for initial lists of the other kinds. Separate, so that aggregated APIs do not delay typed kinds.
+    /// Permits for lists of the other kinds. Separate, so that aggregated APIs do not delay typed kinds.
     metadata_lists: Arc<Semaphore>,
 }
 

@@ -31,7 +31,7 @@ const MAX_PAGE_BYTES: usize = 256 << 20;
 /// The reason why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The request was not sent, or has no response.
+    /// The request was not sent, has no response, or one that is too long.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The request cannot be created, for example because of a value that the server sent.

@@ -21,7 +21,7 @@ pub enum Propagation {
     Orphan,
     /// The dependents are deleted after the object.
     Background,
-    /// The dependents are deleted before the object.
+    /// The dependents are deleted first. The object waits for those that block its deletion.
     Foreground,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A write is sent under its controller's identity and rate limit, and only while this process leads. It is never
 //! repeated here: a write without a conclusive response is reported ([`WriteError::is_lost`]), so that the caller reads
-//! from the API server before it acts again. If the server returns a Retry-After, the key of the reconcile is requeued
-//! with that delay. Objects are sent as protobuf if the fields of their kind are known. Patches, deletions, scales and
-//! events are JSON.
+//! from the API server before it acts again. If the server returns a Retry-After, the key of a reconcile that fails is
+//! requeued no sooner than after that delay. Objects are sent as protobuf if the fields of their kind are known.
+//! Patches, deletions, scales and events are JSON.
 
 mod dynamic;
 mod list;
@@ -63,7 +63,7 @@ pub enum WriteError {
     /// The request cannot be encoded: nothing was sent.
     #[error("the request is invalid, nothing was sent: {0}")]
     InvalidRequest(#[from] http::Error),
-    /// The request was certainly not sent.
+    /// The request was certainly not executed: it was not sent, or was refused with 401 and there is no new token.
     #[error(transparent)]
     NotSent(SendError),
     /// The server may have executed the request.
@@ -168,10 +168,10 @@ fn without_response(error: SendError) -> WriteError {
 }
 
 /// Returns true if the server may have executed the write although it returned an error: its storage did not respond in
-/// time, or a proxy lost the connection to the server. Two errors prove that nothing was written: a failed admission
-/// webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses to handle
-/// the request. Upstream: k8s.io/apiserver pkg/storage/errors, InterpretCreateError; pkg/endpoints/handlers/finisher;
-/// pkg/admission/plugin/webhook/errors.
+/// time, or a proxy lost the connection to the server. Three errors prove that nothing was written: a 501, a failed
+/// admission webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses
+/// to handle the request. Upstream: k8s.io/apiserver pkg/storage/errors, InterpretCreateError;
+/// pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors.
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,
@@ -291,8 +291,8 @@ impl Writer {
     }
 
     /// Changes the status of an object by the operations of a JSON Patch (RFC 6902). Its `test` operations are
-    /// preconditions: if one fails, the write is refused as invalid. The response has the whole object if `whole`, as
-    /// after a read that follows the write immediately, otherwise its metadata.
+    /// preconditions: if one fails, the write is refused as invalid. The response contains the whole object if `whole`,
+    /// otherwise only its metadata.
     pub async fn json_patch_status(
         &self,
         resource: &Resource,

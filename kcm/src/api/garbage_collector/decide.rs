@@ -38,8 +38,8 @@ pub enum Plan {
     Delete(Propagation),
 }
 
-/// Returns the action for an object, given the states of its owners. `in_cycle` is called only if an owner waits and
-/// the object has dependents. Upstream: pkg/controller/garbagecollector, attemptToDeleteItem.
+/// Returns the action for an object, given the states of its owners. `in_cycle` is called only if no owner is solid,
+/// one waits, and the object has dependents. Upstream: pkg/controller/garbagecollector, attemptToDeleteItem.
 pub fn plan(
     owners: &[(Uid, OwnerState)],
     finalizers: &[Str],

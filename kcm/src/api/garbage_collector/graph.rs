@@ -313,7 +313,8 @@ impl Graph {
         effects
     }
 
-    /// Removes the objects of a kind that is no longer watched: their existence is no longer known.
+    /// Removes the objects of a kind that is no longer watched. Those with dependents become virtual: it is no longer
+    /// known whether they exist.
     pub fn forget_kind(&mut self, resource: &Resource) -> Vec<Effect> {
         let Some((api_version, kind)) = self.kinds.remove(resource) else { return Vec::new() };
         let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);

@@ -344,8 +344,8 @@ impl Collector {
         }
     }
 
-    /// Returns the object from the cache, or reads it from the API server if the cached state is stale. Every write
-    /// that is based on this state has its version or UID as a precondition.
+    /// Returns the object from the cache, or reads it from the API server if the cache lacks it or its cached state is
+    /// stale. Every write that is based on this state has its version or UID as a precondition.
     async fn latest(&self, resource: &Resource, item: &Identity) -> Result<Meta, CheckError> {
         let source = self.kinds.source(resource.group, resource.plural);
         let source = source.filter(|source| !source.is_stale(&item.key()));

@@ -156,8 +156,8 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes the pods, or, without pods, the kind with the most objects. Their duration determines when the deletions
-    /// of the other kinds begin, which should not end before the grace period.
+    /// Deletes the pods, or, without pods, the kind with the most objects; then the other kinds. The duration of the
+    /// first deletions determines when the others begin: these should not end before the grace period.
     async fn empty_early(
         &self,
         namespace: &TerminatingNamespace,

@@ -1,4 +1,4 @@
-//! The number of objects of each kind in each namespace.
+//! The number of objects of each watched kind in each namespace.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};

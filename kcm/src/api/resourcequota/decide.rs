@@ -45,7 +45,8 @@ pub struct Content {
     pub device_claims: Vec<(Arc<ResourceClaim>, Option<Arc<Pod>>)>,
     /// The cluster's device classes.
     pub classes: Classes,
-    /// Counts of other kinds, by resource name; `None`: not known yet, or the kind is not served.
+    /// Counts of other kinds, by resource name; `None`: the kind is not listed yet, is not served, or has undecodable
+    /// objects.
     pub objects: HashMap<Str, Option<usize>>,
     /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,

@@ -21,8 +21,8 @@ pub enum CountMode {
     RaiseOnly,
 }
 
-/// The time of the next full count of each quota. A quota that was never counted has no entry. `None`: a full count is
-/// done only on request.
+/// The time of the next full count of each quota. A quota that was never counted, or whose next count has to be full,
+/// has no entry. `None`: a full count is done only on request.
 #[derive(Debug, Default)]
 pub struct Recounts(Mutex<HashMap<ObjectKey, Option<Instant>>>);
 

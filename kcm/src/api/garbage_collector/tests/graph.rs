@@ -15,7 +15,7 @@ fn graph(objects: &[(Resource, Meta)]) -> Graph {
     graph
 }
 
-/// Uids that are due to be processed, sorted, without duplicates.
+/// Returns the uids of the objects to check, sorted, without duplicates.
 fn checks(effects: &[Effect]) -> Vec<u128> {
     let mut checks: Vec<u128> = effects
         .iter()
@@ -52,7 +52,7 @@ fn absence_of_an_owner_without_dependents_is_not_recorded() {
 }
 
 #[test]
-fn virtual_owner_is_verified_once_and_until_a_watch_delivers_it() {
+fn check_of_a_virtual_owner_is_requested_once_and_a_watch_can_deliver_the_owner() {
     let mut graph = Graph::default();
     assert_eq!(checks(&graph.observe(&A, &object(2, "n", vec![owner(&A, 1)]))), [1]);
     assert_eq!(graph.len(), (2, 1));
