@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizer_is_added_to_existing_objects_and_removed_from_deleted_ones() {
+    fn finalizer_is_removed_only_from_objects_that_are_being_deleted() {
         for (deleting, finalizers, expected) in [
             (false, &[][..], Need::Addition),
             (false, &["other"], Need::Addition),

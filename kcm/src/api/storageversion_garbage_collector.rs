@@ -2,7 +2,7 @@
 //! StorageVersions.
 //!
 //! Each API server holds an identity Lease in `kube-system`. An entry is stale if its API server has no such Lease. A
-//! StorageVersion without entries is deleted. Upstream: pkg/controller/storageversiongc.
+//! StorageVersion whose last entries are stale is deleted. Upstream: pkg/controller/storageversiongc.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn version_without_entries_is_deleted_and_others_are_updated() {
+    fn version_is_deleted_with_its_last_entry_and_others_are_updated() {
         let servers = |names: &[&str]| names.iter().map(|name| Str::from(*name)).collect::<Vec<_>>();
         for (all, stale, expected) in [
             (&["a", "b"][..], &[][..], Removal::None),

@@ -83,8 +83,8 @@ fn signature(content: &str, id: &str, secret: &[u8]) -> String {
     format!("{header}..{}", BASE64_URL.encode(tag))
 }
 
-/// Returns the data with all signatures that it should have; `None` if no signature is missing or wrong, or there is
-/// nothing to sign.
+/// Returns the data with all signatures that it should have; `None` if no signature is missing, wrong or superfluous,
+/// or there is nothing to sign.
 fn signed(body: &Body, tokens: &[Arc<Secret>], now: Timestamp) -> Option<BTreeMap<String, String>> {
     let old: BTreeMap<String, String> = body.data().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let content = old.get(KUBECONFIG)?;

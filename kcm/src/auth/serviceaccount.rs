@@ -1,4 +1,5 @@
-//! serviceaccount-controller: keeps the ServiceAccount `default` in every namespace that is not being deleted.
+//! serviceaccount-controller: creates the ServiceAccount `default` in every namespace that is not being deleted and has
+//! none.
 //!
 //! Upstream: pkg/controller/serviceaccount, ServiceAccountsController.
 

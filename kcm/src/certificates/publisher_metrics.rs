@@ -25,7 +25,7 @@ pub enum Plan {
     Update,
 }
 
-/// A write of a publisher that failed.
+/// A sync of a publisher that failed, or whose write was based on an outdated cache.
 #[derive(Debug)]
 pub struct Failure {
     code: u16,

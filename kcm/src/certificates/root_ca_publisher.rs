@@ -158,7 +158,7 @@ impl Publisher {
                 }
                 Ok(Outcome::Done)
             }
-            // The namespace was deleted; the watch will deliver that.
+            // The namespace was deleted or is being deleted; the watch will deliver that.
             Err(error) if is_namespace_deleted(&error) => {
                 self.consistency.forget(key);
                 Ok(Outcome::Done)

@@ -35,8 +35,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 
-/// A step of cluster sizes. It begins when the cluster has more nodes than `max_nodes` of the previous step, and ends
-/// when it has fewer than its own `min_nodes`.
+/// A step of cluster sizes. It ends when the cluster has more nodes than `max_nodes`, at which the next step begins, or
+/// fewer than `min_nodes`, at which the previous one begins again.
 struct Step {
     min_nodes: usize,
     max_nodes: usize,

@@ -209,7 +209,7 @@ impl PluginCredentials {
             Ok(issued) => {
                 *state = State::new(issued);
                 if state.was_expired() {
-                    warn!("the exec plugin returned expired credentials; using them, as this machine's clock may be wrong");
+                    warn!("the exec plugin returned expired credentials; using them, as the local clock may be wrong");
                 } else {
                     info!("the exec plugin returned new credentials");
                 }

@@ -101,7 +101,7 @@ impl Server {
         let access = reviewer("--authorization-kubeconfig", authorization.kubeconfig.as_deref(), agent, authz).await?;
         if access.is_none() {
             warn!(
-                "no --authorization-kubeconfig: only users in system:masters and --authorization-always-allow-paths are allowed"
+                "no --authorization-kubeconfig: only system:masters and --authorization-always-allow-paths are allowed"
             );
         }
         let trust = Arc::new(Trust::new(authentication, tokens.clone(), settings.provider.clone()).await?);

@@ -54,7 +54,8 @@ pub struct Migrator {
     pub clock: Clock,
     /// The migrations that are under way in this process.
     pub passes: Mutex<HashMap<ObjectKey, Pass>>,
-    /// The migrations whose resource is not served, by UID, with the time since which it is not served.
+    /// The migrations whose resource is not served, each with its UID and the time since which the resource is not
+    /// served.
     pub absent: Mutex<HashMap<ObjectKey, (Uid, Time)>>,
 }
 

@@ -20,7 +20,7 @@ const MAX_KINDS: usize = 10;
 pub struct MatchedKinds {
     /// The kinds in order, without duplicates.
     pub kinds: BTreeSet<GroupVersionKind>,
-    /// The API server serves no kind for one of the resources.
+    /// The API server serves no kind for one of the combinations of group, version and resource that were read.
     pub has_unknown: bool,
 }
 

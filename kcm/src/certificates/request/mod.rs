@@ -90,7 +90,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns a request of `user` for a signer, with conditions of these types at these seconds, and a certificate.
+    /// Returns a request of the node `a` for a signer, with conditions of these types at these seconds, and a
+    /// certificate.
     pub fn request(
         signer: &str,
         usages: &[&str],

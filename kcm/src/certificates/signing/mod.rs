@@ -88,7 +88,8 @@ fn check(request: &CertificateSigningRequest, contents: &Contents) -> Result<(),
     }
 }
 
-/// Returns the lifetime of a certificate: as requested, but at most `max_lifetime` and at least ten minutes.
+/// Returns the lifetime of a certificate: as requested, but at least ten minutes. It is `max_lifetime` if none or a
+/// longer one is requested.
 fn lifetime(requested_seconds: Option<i32>, max_lifetime: Duration) -> Duration {
     const MIN_LIFETIME: Duration = Duration::from_secs(10 * 60);
     match requested_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))) {

@@ -140,7 +140,8 @@ fn has_to_be_reserved(pod: &Pod, claim: &ResourceClaim, gates: Gates) -> bool {
 }
 
 /// Returns true if the claim of an entry has to be created for the pod. A claim that the pod's PodGroup shares is not
-/// created for the pod. If that cannot be decided, the reconcile reports the reason.
+/// created for the pod. Returns true without the PodGroup, so that the reconcile reports that it is missing, and false
+/// if an entry of the PodGroup is unsupported.
 fn has_to_be_created(pod: &Pod, entry: &ClaimEntry, cached: &Lookups<'_>, gates: Gates) -> bool {
     let Some(name) = group_of(pod) else { return true };
     match (cached.group)(name).filter(|_| gates.groups) {
@@ -178,10 +179,10 @@ pub fn created_earlier(
 /// The write that releases a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// No write: the claim is in use, or has nothing to release.
+    /// No write: the claim is in use, was not reserved yet, or has nothing to release.
     Nothing,
-    /// The status without some consumers and, if there are no others, without the allocation. Then the finalizer can be
-    /// removed.
+    /// The status without some consumers. If there are no others and the claim has the finalizer, also without the
+    /// allocation. Then the finalizer can be removed.
     Consumers {
         /// The allocation is cleared.
         deallocates: bool,
@@ -195,8 +196,8 @@ pub enum Release {
 
 /// Decides on the release of a claim; `remaining` of its consumers still need it.
 ///
-/// A claim that has an allocation and no consumer yet keeps its allocation: a driver may allocate a claim before it is
-/// reserved.
+/// A claim that has an allocation and no consumer yet keeps its allocation, unless it is being deleted: a driver may
+/// allocate a claim before it is reserved.
 pub fn release(claim: &Meta, state: &ClaimState, remaining: usize) -> Release {
     let is_protected = is_protected(claim);
     if remaining < state.consumers.len() {

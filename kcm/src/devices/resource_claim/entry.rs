@@ -58,7 +58,7 @@ pub enum EntryError {
 impl EntryError {
     /// Returns true if a retry cannot succeed before something else changes.
     pub fn is_terminal(&self) -> bool {
-        // The pod is requeued when its PodGroup is replaced.
+        // The pod is requeued when its PodGroup is replaced or gets other claims.
         matches!(self, Self::GroupClaimsDisabled(_))
     }
 }

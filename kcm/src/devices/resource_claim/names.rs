@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_never_exceeds_its_length() {
+    fn prefix_never_exceeds_its_maximum_length() {
         for owner in 1..=253 {
             for entry in [1, 10, 63] {
                 assert!(name_prefix(&"p".repeat(owner), &"e".repeat(entry)).len() <= MAX_PREFIX_BYTES);

@@ -146,7 +146,8 @@ impl ResourceClaims {
         Ok(outcome)
     }
 
-    /// Reserves a claim if it is still allocated and not reserved. Returns `false` if it was changed in the meantime.
+    /// Reserves a claim if it is still allocated and not reserved. Returns `false` if it was changed or deleted between
+    /// the read and the write.
     async fn reserve(&self, pod: &Pod, claim: &ResourceClaim, consumer: &Consumer) -> Result<bool, WriteError> {
         let key = claim.meta.key();
         let response = match self.writer.get(&ResourceClaim::RESOURCE, &key).await {

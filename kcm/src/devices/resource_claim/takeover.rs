@@ -37,7 +37,7 @@ pub struct Takeover {
 
 impl Takeover {
     /// Returns the version that the cache must have reached before claims are created in a namespace. The claims of the
-    /// namespace are listed once.
+    /// namespace are listed once in each history of the API server.
     ///
     /// # Errors
     /// When the list fails.

@@ -17,7 +17,7 @@ use super::taints::TaintedDevices;
 const DEFAULT_LIMIT: i32 = 100;
 /// Maximum length of `validationError` in bytes.
 const MAX_ERROR_BYTES: usize = 256;
-/// Age at which a request with a status is deleted.
+/// Time from the completion of a request to its deletion.
 const COMPLETED_TTL: Duration = Duration::from_secs(60 * 60);
 /// Age at which a request without a status is deleted.
 const PENDING_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -46,8 +46,8 @@ pub fn time_left(request: &ResourcePoolStatusRequest, now: Timestamp) -> Duratio
     if since == 0 { ttl } else { ttl.saturating_sub(Duration::from_secs(age)) }
 }
 
-/// Computes the status of a request; `None` while slices of a pool are missing, which the driver may still be about to
-/// publish.
+/// Computes the status of a request; `None` while slices of a pool within the limit are missing, which the driver may
+/// still be about to publish.
 ///
 /// # Errors
 /// When a slice is not well-formed.
@@ -115,8 +115,8 @@ fn newest_slices<'a>(
     newest
 }
 
-/// Returns the devices of a driver that are in use, by pool. Claims with admin access do not count, because their
-/// devices can be allocated to other claims, too.
+/// Returns the devices of a driver that are in use, by pool. Devices that are allocated with admin access do not count,
+/// because they can be allocated to other claims, too.
 fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BTreeMap<Str, PoolUse> {
     let mut uses: BTreeMap<Str, PoolUse> = BTreeMap::new();
     let devices = claims.filter_map(|claim| claim.allocation.as_ref()).flat_map(|allocation| &allocation.devices);

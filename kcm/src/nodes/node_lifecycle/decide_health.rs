@@ -13,15 +13,16 @@ use tokio::time::Instant;
 /// The state of a node from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// The time of the last heartbeat, by this process's clock.
+    /// The start of the current grace period, by this process's clock: the last heartbeat, a restart of all grace
+    /// periods, or the creation of a node that had no heartbeat.
     pub alive: Instant,
-    /// The heartbeat time of the node's Ready condition at that heartbeat; `None` without such a condition.
+    /// The heartbeat time of the node's Ready condition in the last pass; `None` without such a condition.
     heartbeat: Option<Time>,
-    /// The node's Lease at that heartbeat.
+    /// The node's Lease when its last renewal was observed.
     lease: Option<Renewal>,
 }
 
-/// A Lease at its last observation.
+/// A Lease when its last renewal was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Renewal {
     version: u64,
@@ -29,12 +30,13 @@ struct Renewal {
 }
 
 impl Health {
-    /// Returns the version of the Lease of the last heartbeat; zero without a Lease.
+    /// Returns the version of the Lease when its last renewal was observed; zero without a Lease.
     pub fn lease_version(&self) -> u64 {
         self.lease.map_or(0, |lease| lease.version)
     }
 
-    /// Returns true if a Lease was renewed since its last observation.
+    /// Returns true if a Lease is the first one, or was renewed since its last observed renewal. After a Lease without
+    /// a time, no Lease counts as renewed.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
     }
@@ -43,7 +45,7 @@ impl Health {
 /// Grace periods for missing heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub struct Grace {
-    /// Grace period of a node whose kubelet has never posted a status.
+    /// Grace period of a node without a Ready condition.
     pub startup: Duration,
     /// Grace period of any other node.
     pub running: Duration,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Disruption state of a zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// Not evaluated yet.
+    /// Not evaluated yet, or none of its nodes counts.
     #[default]
     Initial,
     /// Enough of its nodes are ready.
@@ -202,7 +202,7 @@ pub fn update_disruption(
         return DisruptionChange::None;
     }
     let all_fail = counted().all(|name| state(name) == State::Full);
-    // A new zone alone does not end the disruption.
+    // A new zone has the state Initial. It does not show that some node was ready before.
     let before = |name: &Str| zones.get(name).map_or(State::Initial, |zone| zone.state);
     let all_failed = counted().any(|name| before(name) == State::Full)
         && counted().all(|name| matches!(before(name), State::Full | State::Initial));

@@ -189,7 +189,7 @@ impl Monitor {
         let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
         let watch = health.check(version, self.limits.period, now);
         if watch == WatchState::JustRecovered {
-            warn!("the watch of leases has recovered: all grace periods restart");
+            warn!("the watch of Leases has recovered or the process was paused: all grace periods restart");
             refresh(&mut state, now);
         }
         if state.behind.is_some_and(|behind| self.leases.progress().contains(&behind)) {
@@ -198,7 +198,7 @@ impl Monitor {
         let stalled = watch == WatchState::Stalled;
         if stalled || state.behind.is_some() {
             let behind = state.behind.map(|behind| behind.version());
-            warn!(stalled, behind, "the watch of leases is behind the server: no node is marked unresponsive");
+            warn!(stalled, behind, "the watch of Leases is not up to date: no node is marked unresponsive");
         }
         !stalled && state.behind.is_none()
     }
@@ -261,7 +261,7 @@ impl Monitor {
                 None => info!(node = %node.meta.name, "NoExecute taints removed"),
             },
             Ok(false) => {}
-            Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written; retrying next pass"),
+            Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written"),
         }
     }
 
@@ -270,7 +270,7 @@ impl Monitor {
         let verdicts = match self.check_leases(unresponsive).await {
             Ok(unresponsive) => self.mark_unresponsive(unresponsive).await,
             Err(newer) => {
-                warn!(version = newer, "the watch of leases is behind the server: waiting for it");
+                warn!(version = newer, "the watch of Leases is behind the API server: waiting for it");
                 self.state().behind = Some(self.leases.progress().written(newer));
                 return;
             }
@@ -326,8 +326,9 @@ impl Monitor {
         unresponsive
     }
 
-    /// Compares the Leases of unresponsive nodes with the API server's. Returns each node with false if its Lease could
-    /// not be read, otherwise with true. The error is the newest version of a Lease that the watch has not delivered.
+    /// Compares the Leases of unresponsive nodes with the API server's, if the circuit breaker is on. Returns each node
+    /// with false if its Lease could not be read, otherwise with true. The error is the newest version of a Lease that
+    /// the watch has not delivered.
     async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
             .map(|(node, version)| async move {
@@ -385,8 +386,8 @@ impl Monitor {
             .await
     }
 
-    /// Writes the status of one unresponsive node. Returns false if the node was deleted or replaced, or has a
-    /// heartbeat on the API server that the cache does not contain.
+    /// Writes the status of one unresponsive node. Returns false if the node was deleted or replaced, its Lease was
+    /// renewed since the pass read it, or its status has a heartbeat on the API server that the cache does not contain.
     async fn write_unresponsive(&self, node: &Arc<Node>) -> Result<bool, WriteError> {
         let key = node.meta.key();
         let heartbeat = |node: &Node| node.condition(READY).map(|condition| condition.heartbeat);
@@ -552,7 +553,8 @@ impl Monitor {
                 self.metrics.evicted(zone_name);
                 true
             }
-            // On the API server the node is ready, already tainted or deleted, or another node has its name.
+            // On the API server the node is already tainted or deleted, its Ready condition has another status, or
+            // another node has its name.
             Ok(false) => {
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.pace.give_back();

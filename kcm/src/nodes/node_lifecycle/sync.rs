@@ -15,7 +15,7 @@ use runtime::write::{WriteError, Writer};
 use super::decide_taints as decide;
 use crate::context::Clock;
 
-/// Maximum number of attempts of a patch in one reconcile or pass.
+/// Maximum number of attempts of one call of [`edit_taints`].
 const TRIES: usize = 5;
 
 /// The reconciler of taints and labels.

@@ -31,13 +31,13 @@ pub struct Server {
     refused: Mutex<Option<(Method, u16, &'static str)>>,
     /// Number of writes before the one with the fault.
     fault: Mutex<Option<(usize, Fault)>>,
-    /// Statuses that were applied to pods and PodGroups, with the ends of their paths.
+    /// Statuses that were applied to pods and PodGroups, with the names of the objects.
     applied: Mutex<Vec<(String, serde_json::Value)>>,
     /// Number of versions after [`FIRST_VERSION`].
     versions: AtomicU64,
 }
 
-/// The version of the first write.
+/// The version before the first write.
 const FIRST_VERSION: u64 = 50;
 
 /// A write without a conclusive response.
@@ -108,7 +108,7 @@ impl Server {
         std::mem::take(&mut lock(&self.applied))
     }
 
-    /// The version of the last write.
+    /// The version of the last write, or [`FIRST_VERSION`] before the first one.
     pub fn version(&self) -> u64 {
         FIRST_VERSION + self.versions.load(Ordering::SeqCst)
     }

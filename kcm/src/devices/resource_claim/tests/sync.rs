@@ -332,7 +332,7 @@ async fn refused_requests_create_nothing_and_are_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_creations_back_off_while_their_owner_changes() {
+async fn refused_creations_back_off_while_their_owner_is_reconciled() {
     let of_pod = Fixture::new(OFF, vec![waiting()], vec![], &[]);
     let of_group = Fixture::new(ON, vec![], vec![], &[]).with_groups(gang(vec![generated("gpu", None)]));
     for (fixture, key) in [(of_pod, pod_key()), (of_group, Key::Group(kinds::meta::ObjectKey::new("ns", "gang")))] {
