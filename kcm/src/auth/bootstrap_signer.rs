@@ -1,5 +1,5 @@
-//! bootstrap-signer-controller: signs the public ConfigMap `cluster-info` with each bootstrap token, so that joining
-//! nodes can verify it.
+//! bootstrap-signer-controller: signs the public ConfigMap `cluster-info` with each valid bootstrap token for this use,
+//! so that joining nodes can verify it.
 //!
 //! Upstream: pkg/controller/bootstrap, Signer.
 

@@ -88,7 +88,8 @@ fn is_candidate(request: &CertificateSigningRequest) -> bool {
         && !request.has_condition("Denied")
 }
 
-/// Returns the permissions of which the author needs at least one, in the order of their reviews.
+/// Returns the permissions of which the author needs at least one, in the order of their reviews; none if the request
+/// does not have the form of a kubelet's.
 fn permissions(request: &CertificateSigningRequest, contents: &Contents) -> &'static [Permission] {
     if check_kubelet_client(request, contents).is_err() {
         &[]

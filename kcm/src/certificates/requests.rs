@@ -25,7 +25,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Subscribes a new queue to all changes of requests. The controller writes as `service_account`.
+    /// Subscribes a new queue to all changes of requests except deletions. The controller writes as `service_account`.
     pub fn subscribe(manager: &Manager, service_account: &'static str) -> Self {
         let queue = Queue::new(QueueOptions { base_delay: BASE_DELAY, ..QueueOptions::named("certificate") });
         let store = manager.registry().store::<CertificateSigningRequest>();
@@ -51,7 +51,8 @@ impl Requests {
     /// Replaces a subresource of a request by `object`, which contains the version that it is based on.
     ///
     /// # Errors
-    /// When the API server refuses the write for another reason than a change of the request, or the response is lost.
+    /// When the API server refuses the write for another reason than a change or deletion of the request, or the
+    /// response is lost.
     pub async fn replace(&self, key: &ObjectKey, subresource: &str, object: &[u8]) -> Result<Outcome, ReconcileError> {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some(subresource), object).await {
             Ok(response) => {

@@ -85,7 +85,7 @@ impl Credentials {
     /// cmd/kube-controller-manager/app, newServiceAccountTokenController.
     ///
     /// # Errors
-    /// When the file cannot be read or holds no key.
+    /// When the file cannot be read or holds no usable key.
     pub fn read_token_key(&mut self, options: &Options) -> Result<bool, CredentialError> {
         let flag = "service-account-private-key-file";
         let path = options.values.get_str(flag);
@@ -102,7 +102,8 @@ impl Credentials {
         Ok(true)
     }
 
-    /// Reads the authorities that sign certificates; returns false if the command line names none.
+    /// Reads the authorities that sign certificates; returns false if the command line names no pair of certificate and
+    /// key.
     ///
     /// # Errors
     /// When a pair of certificate and key cannot be used.

@@ -180,7 +180,8 @@ pub fn list_failure(error: &WriteError) -> ListFailure {
     }
 }
 
-/// Returns true if a request may succeed later: the server is too busy or has failed, or did not respond.
+/// Returns true if a request may succeed later: it was not sent, the server is too busy or has failed, or there is no
+/// readable response.
 pub fn is_retriable(error: &WriteError) -> bool {
     match error {
         WriteError::Refused(status) => {

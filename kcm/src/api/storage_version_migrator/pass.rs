@@ -64,7 +64,8 @@ impl Pass {
     }
 
     /// Lists at most `PAGES` pages of objects. The list is read from the API server, so that it is no older than the
-    /// version that was recorded. Pages that were read before an error are not read again.
+    /// version that was recorded. Pages that were read before an error are not read again, unless the list has to start
+    /// again.
     ///
     /// A list whose token has expired continues in a newer state of the server: objects that were not written since the
     /// migration began are in both states, and all other objects need no patch.

@@ -89,7 +89,7 @@ impl Migrator {
         }
     }
 
-    /// Removes the state of a migration that has ended.
+    /// Removes the state of a migration that has ended or was deleted.
     fn forget(&self, key: &ObjectKey) {
         self.passes().remove(key);
         self.absent().remove(key);

@@ -19,7 +19,7 @@ const TRUNCATION_MARK: &str = "\n(the rest was cut)\n";
 /// Field manager of the status.
 pub const FIELD_MANAGER: &str = "validatingadmissionpolicy-status";
 
-/// A mistake in a policy.
+/// The mistakes in an expression of a policy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ExpressionWarning {
     /// The field of the expression.

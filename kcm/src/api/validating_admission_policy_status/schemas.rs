@@ -143,7 +143,8 @@ impl Cache {
         })
     }
 
-    /// Records a failure. Returns true if the failures of the document have lasted for [`UNREADABLE_DELAY`].
+    /// Records a failure. Returns true if the failures of the document have lasted for [`UNREADABLE_DELAY`], or cannot
+    /// be recorded because too many other documents fail.
     fn record_failure(&mut self, path: &str) -> bool {
         let now = Instant::now();
         // After [`FAILURE_AGE`] without a failure, the delay begins again.
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cache_keeps_a_few_documents_and_drops_the_least_used() {
+    async fn cache_keeps_a_few_documents_and_drops_the_least_recently_used() {
         let mut cache = Cache::default();
         for number in 0..20 {
             tokio::time::advance(Duration::from_secs(1)).await;

@@ -88,7 +88,7 @@ impl TypeChecker {
         for kind in kinds {
             match self.schemas.type_of(&index, &kind).await.map_err(|error| failed(&error))? {
                 Some(object) => matched.push(MatchedKind { kind, object }),
-                None => debug!(policy = &*key.name, %kind, "skipping kind: it has no schema"),
+                None => debug!(policy = &*key.name, %kind, "skipping kind: its schema is missing or unreadable"),
             }
         }
         let params = match decide::params_kind(spec.param_kind.as_ref()) {

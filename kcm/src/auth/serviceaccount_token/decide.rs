@@ -19,7 +19,7 @@ pub struct MissingFields {
 }
 
 impl MissingFields {
-    /// Returns true if any field is missing.
+    /// Returns true if any field is missing or outdated.
     pub fn any(self) -> bool {
         self.ca || self.namespace || self.token
     }

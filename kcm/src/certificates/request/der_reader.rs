@@ -14,8 +14,8 @@ pub struct DerValue<'a> {
 }
 
 impl<'a> DerValue<'a> {
-    /// Returns the next value and the bytes after it; `None` if the value is truncated, the encoding of its length is
-    /// not minimal, or its tag has more than one byte.
+    /// Returns the next value and the bytes after it; `None` if the value is truncated, its tag has more than one byte,
+    /// or its length is indefinite, not minimal, or encoded in more than four bytes.
     pub fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let [tag, first, rest @ ..] = bytes else { return None };
         if tag & 0x1f == 0x1f {

@@ -16,7 +16,8 @@ pub use self::parse::Contents;
 pub use self::subject::Subject;
 pub use crate::credentials::authority::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, LEGACY_UNKNOWN};
 
-/// Checks that the usages are exactly these, with or without `key encipherment`, which only RSA needs.
+/// Checks that the usages are `digital signature` and the purpose, with or without `key encipherment`, which only RSA
+/// needs.
 fn check_usages(request: &CertificateSigningRequest, purpose: &'static str) -> Result<(), String> {
     let usages: BTreeSet<&str> = request.usages.iter().map(|usage| &**usage).collect();
     let without = BTreeSet::from(["digital signature", purpose]);

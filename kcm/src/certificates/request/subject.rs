@@ -138,7 +138,7 @@ fn text(value: DerValue<'_>) -> Result<Option<String>, String> {
     }))
 }
 
-/// Returns text of two bytes per character; `None` if it has surrogates or noncharacters.
+/// Returns text of two bytes per character; `None` if it has surrogates, noncharacters or an odd number of bytes.
 fn bmp(content: &[u8]) -> Option<String> {
     let content = content.strip_suffix(&[0, 0]).unwrap_or(content);
     let (points, []) = content.as_chunks::<2>() else { return None };

@@ -118,7 +118,7 @@ impl Members {
     }
 }
 
-/// Returns the pod, if it was created, deleted or bound, or uses other claims now.
+/// Returns the pod, if it was created, deleted or bound, its deletion has begun, or it uses other claims now.
 pub fn relevant_pod<'a>(change: &Change<'a, Pod>) -> Option<&'a Arc<Pod>> {
     let is_same = change.old.zip(change.new).is_some_and(|(old, new)| {
         (&old.meta.uid, &old.node, &old.devices, old.meta.is_deleting())

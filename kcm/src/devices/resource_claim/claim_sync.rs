@@ -1,5 +1,5 @@
-//! One reconcile of a claim: removes consumers that no longer need the claim, then its allocation, then its finalizer.
-//! Deletes a claim that was created for a pod that has finished.
+//! One reconcile of a claim: removes consumers that no longer need the claim and, with the last one, its allocation,
+//! then its finalizer. Deletes a claim that was created for a pod that has finished.
 
 use std::collections::HashSet;
 
@@ -48,7 +48,8 @@ impl ResourceClaims {
         self.delete(key, &current.meta).await
     }
 
-    /// Returns the consumers that no longer need the claim. A consumer that is neither a pod nor a PodGroup is kept.
+    /// Returns the consumers that no longer need the claim. A consumer that is neither a pod nor a PodGroup is kept. A
+    /// PodGroup is also kept if PodGroups may not have claims.
     async fn ended_consumers(&self, claim: &ObjectKey, state: &ClaimState) -> Result<HashSet<Consumer>, WriteError> {
         let mut ended = HashSet::new();
         for consumer in &state.consumers {
@@ -109,8 +110,8 @@ impl ResourceClaims {
         Ok((fresh.meta.uid == claim.meta.uid).then_some((response, fresh)))
     }
 
-    /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed in
-    /// the meantime.
+    /// Decides again on the claim that the API server returned, and releases it. Returns `None` if it was changed or
+    /// deleted in the meantime.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -176,7 +177,7 @@ impl ResourceClaims {
     async fn delete(&self, key: &ObjectKey, claim: &Meta) -> Result<Outcome, ReconcileError> {
         match self.writer.delete_unchanged(&ResourceClaim::RESOURCE, key, claim).await {
             Ok(()) => {
-                info!(claim = %key, "deleted unused ResourceClaim: its pod has finished");
+                info!(claim = %key, "deleted unused ResourceClaim: its pod has finished or was replaced");
                 Ok(Outcome::Done)
             }
             Err(error) if error.is_object_deleted() => Ok(Outcome::Done),
