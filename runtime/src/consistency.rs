@@ -216,7 +216,8 @@ impl Consistency {
         lock(&self.skips).clone()
     }
 
-    /// Returns true if all objects of kind `K` that were deleted for `key` are missing in the store or terminating.
+    /// Returns true if all objects of kind `K` that were deleted for `key` are missing in the store or terminating, or
+    /// were deleted at least [`DELETION_TIMEOUT`] ago.
     fn deletions_cached<K: Kind>(&self, key: &ObjectKey, store: &Store<K>) -> bool {
         let kind = (K::RESOURCE.group, K::RESOURCE.plural);
         let mut keys = self.lock();

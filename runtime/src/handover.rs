@@ -91,8 +91,8 @@ impl Handover {
         self.update(owner, |check| check.is_required = true);
     }
 
-    /// Compares the children with the API server's. Returns those that the server no longer has. `owners` is the cache
-    /// of all owners.
+    /// Compares the children with the API server's. Returns those that the server no longer has, or has with labels
+    /// that the selector does not match. `owners` is the cache of all owners.
     ///
     /// The children have to be read again afterwards ([`Handover::observe`]): what was read before may be outdated.
     ///

@@ -60,8 +60,8 @@ struct Entry {
 }
 
 impl Index {
-    /// Returns the path of the document of a group and version; `None` if there is none. The path changes with the
-    /// content of the document.
+    /// Returns the path of the document of a group and version; `None` if there is none, or if its path could be that
+    /// of something else. The path changes with the content of the document.
     pub fn path(&self, group: &str, version: &str) -> Option<&str> {
         let name = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
         let path = self.paths.get(&name)?.path.as_str();
@@ -87,7 +87,7 @@ impl OpenApi {
     /// Reads the index of all documents.
     ///
     /// # Errors
-    /// When the API server does not return the index.
+    /// When the API server does not return the index, or the index is unreadable.
     pub async fn index(&self) -> Result<Index, OpenApiError> {
         let body = self.get(INDEX).await?;
         serde_json::from_slice(&body).map_err(|error| unreadable(INDEX, error.to_string()))

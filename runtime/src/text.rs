@@ -67,7 +67,8 @@ pub fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the decoded pairs of a query; those that cannot be decoded are left out, as in Go's net/url.
+/// Returns the decoded pairs of a query; those that cannot be decoded or contain a semicolon are left out, as in Go's
+/// net/url.
 pub(crate) fn query(text: &str) -> Vec<(String, String)> {
     let decode = |part: &str| percent_decode(&part.replace('+', " "));
     let pairs = text.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));

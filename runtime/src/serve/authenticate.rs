@@ -91,7 +91,7 @@ impl Authenticator {
     /// Returns the user of a request over a connection with this client certificate (and its intermediates).
     ///
     /// # Errors
-    /// The reason why the credentials are invalid; for the log, not for the client.
+    /// The reason why the credentials are invalid or could not be checked; for the log, not for the client.
     pub(super) async fn user(&self, peer: &[CertificateDer<'_>], headers: &HeaderMap) -> Result<User, String> {
         let mut problems = Vec::new();
         match self.by_certificate(peer, headers) {
