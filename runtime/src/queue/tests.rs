@@ -121,7 +121,7 @@ async fn earliest_delay_applies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_that_an_earlier_one_replaced_take_no_memory() {
+async fn delays_that_an_earlier_one_replaced_take_limited_memory() {
     let queue = queue(Duration::ZERO);
     for _ in 0..1000 {
         queue.add_after("a", MAX_DELAY);

@@ -422,8 +422,8 @@ mod tests {
 
     #[test]
     fn tls_versions_are_upstreams_and_at_least_1_2() {
-        for (given, lowest) in [("", 2), ("VersionTLS10", 2), ("VersionTLS12", 2), ("VersionTLS13", 1)] {
-            assert_eq!(versions(given).expect("known").len(), lowest, "{given:?}");
+        for (given, count) in [("", 2), ("VersionTLS10", 2), ("VersionTLS12", 2), ("VersionTLS13", 1)] {
+            assert_eq!(versions(given).expect("known").len(), count, "{given:?}");
         }
         let error = versions("TLS12").expect_err("unknown").to_string();
         assert!(error.contains("--tls-min-version") && error.contains("VersionTLS12"), "{error}");
