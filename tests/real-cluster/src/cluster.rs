@@ -138,7 +138,8 @@ impl RealCluster {
         report("control plane is up");
         let manager = Mutex::new(CurrentManager::start(&control_plane, &setup.manager)?);
         managers::start_cloud_manager(&control_plane, &setup.cloud_manager, addresses, setup.nodes)?;
-        let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router());
+        let log = control_plane.folder().join("router.log");
+        let fabric = Fabric::start((addresses.gateway(), CLOUD_PORT).into(), keeper.router(), log);
         let files = image_files(&setup, &programs);
         let registry = Registry::start(keeper.router(), registry(addresses).into(), files).await?;
         let storage = if setup.has_volumes { Some(Storage::start(&control_plane).await?) } else { None };
