@@ -303,6 +303,11 @@ impl Jobs {
             self.tally.rule_matched(action);
         }
         let failure = self.release(key, &job, &release, &mut tracked).await;
+        if failure.is_none() {
+            // Without a status write, this is the only record of failures that the failure policy ignores. Pods that
+            // keep their finalizer count as new failures in the next reconcile.
+            self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
+        }
         let moved = track::settle(&mut status, &tracked);
         if let Some(failure) = failure {
             if moved {
@@ -327,7 +332,7 @@ impl Jobs {
                 }
                 record(EventType::Normal, "Completed", "Job completed");
             } else {
-                record(EventType::Warning, failure_reason(&end.reason), &end.message);
+                record(EventType::Warning, track::failure_reason(&end.reason), &end.message);
             }
         }
         Ok(())
@@ -573,14 +578,6 @@ impl Jobs {
 /// Returns the delay of a timer: zero if the time is in the past, and [`MAX_TIMER`] at most.
 fn timer(left: SignedDuration) -> Duration {
     Duration::try_from(left).unwrap_or_default().min(MAX_TIMER)
-}
-
-/// Returns the reason of the event for a failed Job. Reasons are a fixed set: if another client wrote a condition with
-/// another reason, the reason of the event is `Failed`.
-fn failure_reason(reason: &str) -> &'static str {
-    const REASONS: [&str; 5] =
-        ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
-    REASONS.into_iter().find(|known| *known == reason).unwrap_or("Failed")
 }
 
 #[cfg(test)]

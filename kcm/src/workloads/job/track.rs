@@ -190,3 +190,11 @@ pub fn finish(status: &mut JobStatus, end: Option<&Condition>, now: Timestamp) -
     }
     true
 }
+
+/// Returns the reason of the event for a failed Job. Reasons are a fixed set: if another client wrote a condition with
+/// another reason, the reason of the event is `Failed`.
+pub fn failure_reason(reason: &str) -> &'static str {
+    const REASONS: [&str; 5] =
+        ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
+    REASONS.into_iter().find(|known| *known == reason).unwrap_or("Failed")
+}

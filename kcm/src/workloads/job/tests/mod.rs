@@ -5,4 +5,5 @@ mod failures;
 mod histories;
 mod indexed;
 mod keys;
+mod reconcile;
 mod tables;
