@@ -4,6 +4,7 @@
 //! server sent it, with two exceptions: `managedFields`, because a PUT without them does not change the server's; and
 //! the pod template, which is stored once for all workloads that share it. Changed parts are spliced in.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::decode::DecodeError;
@@ -96,11 +97,12 @@ impl Raw {
     }
 
     fn put_metadata(&self, object: &mut Vec<u8>, edits: &AnnotationEdits) {
+        // A set: an object may have 80,000 annotations, and each of them may be edited.
+        let edited: HashSet<&str> = edits.iter().map(|(key, _)| &**key).collect();
         object.put_message(METADATA, |meta| {
             let copied = wire::copy_fields(find(&self.0, METADATA), meta, |field| {
                 field.number != object_meta::ANNOTATIONS
-                    || !map_entry(field.value.bytes())
-                        .is_ok_and(|(key, _)| edits.iter().any(|(edited, _)| **edited == *key))
+                    || !map_entry(field.value.bytes()).is_ok_and(|(key, _)| edited.contains(key))
             });
             debug_assert!(copied.is_ok());
             for (key, value) in edits {

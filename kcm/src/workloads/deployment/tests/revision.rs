@@ -1,10 +1,12 @@
 //! Revisions, annotations, names and rollbacks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kinds::deployment::Strategy;
 use kinds::template::POD_TEMPLATE_HASH;
 use kinds::{ReplicaSet, Uid};
+use runtime::testing::CpuTime;
 
 use super::builders::{annotated, created, deployment, edited, int, labels, plain, rolling, set, sets, template};
 use crate::workloads::deployment::decide_revision::{
@@ -237,4 +239,21 @@ fn a_rollback_that_cannot_be_done_only_drops_the_request() {
         assert_eq!((refused.notice.warning, refused.notice.reason), (true, reason));
         assert_eq!(refused.notice.message, message);
     }
+}
+
+/// The API server limits the annotations of an object to 256 KiB.
+#[test]
+fn annotations_are_copied_in_time_when_there_are_many() {
+    let keys: Vec<String> = (0..50_000).map(|number| format!("{number:x}")).collect();
+    let annotations = |value| labels(&keys.iter().map(|key| (&**key, value)).collect::<Vec<_>>());
+    let mut old = deployment(1);
+    old.annotations = annotations("1");
+    let set = created(&old, &new_replica_set(&old, &sets(None, vec![])).expect("a template"));
+    let mut changed = deployment(1);
+    changed.annotations = annotations("2");
+    let started = CpuTime::now();
+    let edits = synced_annotations(&changed, &set, 1);
+    assert_eq!(edits.len(), keys.len());
+    assert!(set.update(1, 0, &edits).is_some());
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
