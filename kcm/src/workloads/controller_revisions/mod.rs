@@ -16,6 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use kinds::controller_revision::Fingerprint;
+use kinds::meta::{Meta, ObjectKey};
 use kinds::template::{Template, safe_name};
 use kinds::{ControllerRevision, Str, Uid};
 use runtime::lock::lock;
@@ -72,27 +73,37 @@ pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i
 }
 
 /// The revision of each workload's template. Without it, each reconcile would read the template from the API server.
+/// The reconcile after a workload's deletion removes its entry, also if the workload was deleted during a reconcile.
 #[derive(Debug, Default)]
 pub struct Memory {
-    known: Mutex<HashMap<Uid, (Template, Str)>>,
+    known: Mutex<HashMap<ObjectKey, Known>>,
+}
+
+/// A workload's template and the name of its revision.
+#[derive(Debug)]
+struct Known {
+    owner: Uid,
+    template: Template,
+    revision: Str,
 }
 
 impl Memory {
     /// Returns the name of the remembered revision of a workload's template; `None` if the workload had another
     /// template when its revision was remembered.
-    pub fn recall(&self, owner: &Uid, template: &Template) -> Option<Str> {
-        let known = lock(&self.known);
-        known.get(owner).filter(|(seen, _)| seen == template).map(|(_, name)| name.clone())
+    pub fn recall(&self, owner: &Meta, template: &Template) -> Option<Str> {
+        let all = lock(&self.known);
+        let known = all.get(&owner.key()).filter(|known| known.owner == owner.uid && known.template == *template);
+        known.map(|known| known.revision.clone())
     }
 
     /// Remembers the revision of a workload's template.
-    pub fn remember(&self, owner: &Uid, template: &Template, revision: &Str) {
-        let mut known = lock(&self.known);
-        known.insert(owner.clone(), (template.clone(), revision.clone()));
+    pub fn remember(&self, owner: &Meta, template: &Template, revision: &Str) {
+        let known = Known { owner: owner.uid.clone(), template: template.clone(), revision: revision.clone() };
+        lock(&self.known).insert(owner.key(), known);
     }
 
     /// Forgets a deleted workload.
-    pub fn forget(&self, owner: &Uid) {
-        lock(&self.known).remove(owner);
+    pub fn forget(&self, key: &ObjectKey) {
+        lock(&self.known).remove(key);
     }
 }

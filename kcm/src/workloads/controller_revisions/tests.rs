@@ -5,7 +5,7 @@ use kinds::template::Template;
 use kinds::wire::Put as _;
 use kinds::{Decode, Interner, Kind as _, Meta, Sections, Time, envelope};
 use runtime::consistency::Consistency;
-use runtime::testing::{filled_store, writer};
+use runtime::testing::{filled_store, meta, writer};
 use serde_json::{Value, json};
 
 use super::*;
@@ -201,12 +201,14 @@ fn live_revisions_are_kept_and_do_not_count() {
 fn template_is_remembered_until_it_changes() {
     let template = |spec: &[u8]| Template { labels: [].into(), meta: [].into(), spec: spec.into() };
     let memory = Memory::default();
-    let uid = Uid::parse("u");
-    memory.remember(&uid, &template(b"1"), &"web-a".into());
-    assert_eq!(memory.recall(&uid, &template(b"1")).as_deref(), Some("web-a"));
-    assert_eq!(memory.recall(&uid, &template(b"2")), None);
-    memory.forget(&uid);
-    assert_eq!(memory.recall(&uid, &template(b"1")), None);
+    let owner = Meta { uid: Uid::parse("u"), ..meta("ns", "web", 1) };
+    memory.remember(&owner, &template(b"1"), &"web-a".into());
+    assert_eq!(memory.recall(&owner, &template(b"1")).as_deref(), Some("web-a"));
+    assert_eq!(memory.recall(&owner, &template(b"2")), None);
+    let successor = Meta { uid: Uid::parse("successor"), ..owner.clone() };
+    assert_eq!(memory.recall(&successor, &template(b"1")), None);
+    memory.forget(&owner.key());
+    assert_eq!(memory.recall(&owner, &template(b"1")), None);
 }
 
 /// Random JSON that contains the field names of templates at any depth.

@@ -20,11 +20,10 @@ pub const ALL_NODES: Index<Node> = Index { name: "all", keys: |_, emit| emit(ind
 /// Enqueues the DaemonSets that changes affect.
 pub fn subscribe(reconciler: &DaemonSets) {
     let DaemonSets { sets, control, nodes, revisions, queue, compares_numbers, .. } = reconciler;
-    let (wake, consistency, memory) = (queue.clone(), control.consistency.clone(), reconciler.memory.clone());
+    let (wake, consistency) = (queue.clone(), control.consistency.clone());
     sets.subscribe(move |change| {
         if let Some(old) = deleted(change) {
             consistency.forget(&old.meta.key());
-            memory.forget(&old.meta.uid);
         }
         if let Some(key) = change.new.or(change.old).map(|set| set.meta.key()) {
             enqueue(&wake, key, of_set(change));

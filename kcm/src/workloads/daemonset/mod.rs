@@ -97,7 +97,7 @@ fn start(manager: &mut Manager, context: &Context) {
         queue: queue.clone(),
         clock: context.clock.clone(),
         compares_numbers: context.options.gates.enabled("TaintTolerationComparisonOperators"),
-        memory: Arc::default(),
+        memory: Default::default(),
         debouncer: Default::default(),
         backoffs: Default::default(),
         handover: Default::default(),

@@ -81,7 +81,7 @@ impl DaemonSets {
             // Impossible: `sort` returns no snapshot only if a remembered revision is the current one.
             (None, None) => return Err(Stop::Outdated),
         };
-        self.memory.remember(&work.set.meta.uid, template, &current.meta.name);
+        self.memory.remember(&work.set.meta, template, &current.meta.name);
         Ok(TemplateRevisions { hash: hash_of(&current).to_owned(), old: sorted.old })
     }
 
@@ -93,7 +93,7 @@ impl DaemonSets {
         history: &History<'_>,
         revisions: Vec<Arc<ControllerRevision>>,
     ) -> Result<(RevisionsByTemplate, Option<Snapshot>), Stop> {
-        let recalled = self.memory.recall(&work.set.meta.uid, template);
+        let recalled = self.memory.recall(&work.set.meta, template);
         let known = recalled.and_then(|name| revisions.iter().find(|revision| revision.meta.name == name));
         if let Some(data) = known.map(|revision| revision.data) {
             return Ok((RevisionsByTemplate::by(revisions, data), None));

@@ -29,7 +29,7 @@ pub struct DaemonSets {
     /// Tolerations may compare numbers (gate TaintTolerationComparisonOperators).
     pub compares_numbers: bool,
     /// The revision of each DaemonSet's template.
-    pub memory: Arc<Memory>,
+    pub memory: Memory,
     pub debouncer: StatusDebouncer,
     /// Backoffs of failed pods by DaemonSet. They restart when the DaemonSet's UID or observed generation changes.
     pub backoffs: Mutex<HashMap<ObjectKey, (Uid, i64, Backoff)>>,

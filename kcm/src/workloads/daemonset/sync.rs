@@ -140,6 +140,7 @@ impl DaemonSets {
         self.handover.forget(key);
         self.refusals.forget(key);
         self.revision_refusals.forget(key);
+        self.memory.forget(key);
         lock(&self.backoffs).remove(key);
         self.debouncer.forget(key);
     }

@@ -11,7 +11,6 @@ use runtime::store::{Change, Store};
 
 use super::identity;
 use crate::pods::keys::owners_of_pod;
-use crate::workloads::controller_revisions::Memory;
 
 /// The caches to subscribe to, and the state that their changes update.
 pub struct Wiring<'a> {
@@ -25,17 +24,14 @@ pub struct Wiring<'a> {
     pub queue: &'a Arc<Queue<ObjectKey>>,
     /// Writes by this process; entries of deleted StatefulSets are removed.
     pub consistency: &'a Arc<Consistency>,
-    /// Revisions of templates; entries of deleted StatefulSets are removed.
-    pub memory: &'a Arc<Memory>,
 }
 
 /// Enqueues the StatefulSets that changes affect.
 pub fn subscribe(wiring: &Wiring<'_>) {
-    let (queue, consistency, memory) = (wiring.queue.clone(), wiring.consistency.clone(), wiring.memory.clone());
+    let (queue, consistency) = (wiring.queue.clone(), wiring.consistency.clone());
     wiring.sets.subscribe(move |change| {
         if let Some(old) = deleted(change) {
             consistency.forget(&old.meta.key());
-            memory.forget(&old.meta.uid);
         }
         if let Some(set) = change.new.or(change.old) {
             enqueue(&queue, set.meta.key(), of_set(change));

@@ -93,7 +93,7 @@ fn start(manager: &mut Manager, context: &Context) {
         writer: manager.writer(DESCRIPTOR.service_account),
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         consistency: Arc::default(),
-        memory: Arc::default(),
+        memory: Default::default(),
         queue: queue.clone(),
         clock: context.clock.clone(),
         gates: Gates {
@@ -117,7 +117,6 @@ fn start(manager: &mut Manager, context: &Context) {
         claims: &reconciler.claims,
         queue: &queue,
         consistency: &reconciler.consistency,
-        memory: &reconciler.memory,
     });
     let consistency = reconciler.consistency.clone();
     manager.collect(StaleSyncs { subsystem: "statefulset_controller", kind: "StatefulSet", consistency });

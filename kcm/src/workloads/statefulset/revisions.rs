@@ -44,7 +44,7 @@ impl StatefulSets {
                 }
             }
         };
-        self.memory.remember(&set.meta.uid, template, &update);
+        self.memory.remember(&set.meta, template, &update);
         let current =
             sorted.iter().map(|revision| &revision.meta.name).find(|name| **name == set.status.current_revision);
         Ok(RevisionSearch::Revisions(Revisions { current: current.unwrap_or(&update).clone(), update, collisions }))
@@ -55,7 +55,7 @@ impl StatefulSets {
     fn known(&self, set: &StatefulSet, template: &Template, sorted: &[Arc<ControllerRevision>]) -> Option<Str> {
         let newest = &sorted.last()?.meta.name;
         let observed = set.status.observed_generation == set.meta.generation && set.meta.generation > 0;
-        let known = self.memory.recall(&set.meta.uid, template);
+        let known = self.memory.recall(&set.meta, template);
         let known = known.or_else(|| observed.then(|| set.status.update_revision.clone()))?;
         (known == *newest).then_some(known)
     }

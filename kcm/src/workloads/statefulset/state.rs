@@ -28,7 +28,7 @@ pub struct StatefulSets {
     pub writer: Writer,
     pub recorder: Recorder,
     pub consistency: Arc<Consistency>,
-    pub memory: Arc<Memory>,
+    pub memory: Memory,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
     pub gates: Gates,

@@ -133,6 +133,7 @@ impl StatefulSets {
         self.handover.forget(key);
         self.refusals.forget(key);
         self.revision_refusals.forget(key);
+        self.memory.forget(key);
         self.debouncer.forget(key);
     }
 

@@ -84,9 +84,9 @@ impl Bench {
             (if method.as_str() == refused { 500 } else { 200 }, response())
         })
         .await;
-        let memory = Arc::<Memory>::default();
+        let memory = Memory::default();
         if let Some(template) = &set.template {
-            memory.remember(&set.meta.uid, template, &Str::from(REVISION_NAME));
+            memory.remember(&set.meta, template, &Str::from(REVISION_NAME));
         }
         let mut known = meta(REVISION_NAME, &[("app", "agent"), (REVISION_HASH_LABEL, NEW)]);
         known.owners = Interner::default().owners(&[owner("DaemonSet")]);
@@ -209,4 +209,23 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_daem
     successor.meta.uid = Uid::parse("successor");
     deliver(&bench.sets, successor);
     assert_ne!(bench.reconcile().await, Ok(Outcome::WaitingForCache));
+}
+
+/// If a DaemonSet is deleted during a reconcile, the watch handles the deletion before the reconcile remembers the
+/// revision.
+#[tokio::test]
+async fn last_reconcile_forgets_the_revision_of_a_deleted_daemonset() {
+    let set = agent(7);
+    let (meta, template) = (set.meta.clone(), set.template.clone().expect("a template"));
+    let bench = Bench::new(set, &["node-1"], [owned("a")], "").await;
+    bench.reconcile().await.expect("no request fails");
+    let recall = || bench.reconciler.memory.recall(&meta, &template);
+    assert_eq!(recall().as_deref(), Some(REVISION_NAME));
+    deliver_deletion(&bench.sets, &key());
+    // The version of the deletion, which the cache reaches before the last reconcile.
+    let mut other = agent(9);
+    other.meta.name = "other".into();
+    deliver(&bench.sets, other);
+    bench.reconcile().await.expect("there is no such DaemonSet");
+    assert_eq!(recall(), None);
 }

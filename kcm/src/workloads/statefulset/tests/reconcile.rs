@@ -13,7 +13,7 @@ use runtime::events::Recorder;
 use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
-use runtime::testing::{KeptEvents, deliver, filled_store, writer};
+use runtime::testing::{KeptEvents, deliver, deliver_deletion, filled_store, writer};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 
 use super::*;
@@ -162,7 +162,7 @@ impl Bench {
             writer,
             recorder,
             consistency: Arc::default(),
-            memory: Arc::default(),
+            memory: Default::default(),
             queue: Queue::new(QueueOptions::named("test")),
             clock: Arc::new(now),
             gates: GATES,
@@ -505,4 +505,24 @@ async fn backoff_of_a_refused_pod_continues_while_the_pod_before_it_flaps() {
         let _ = bench.reconcile().await;
         assert!(refusals.count(&key) > 0, "forgotten while the first pod is ready: {ready}");
     }
+}
+
+/// If a StatefulSet is deleted during a reconcile, the watch handles the deletion before the reconcile remembers the
+/// revision.
+#[tokio::test]
+async fn last_reconcile_forgets_the_revision_of_a_deleted_statefulset() {
+    let set = web(1);
+    let (meta, template) = (set.meta.clone(), set.template.clone().expect("a template"));
+    let bench = Bench::new(set, vec![complete(0)], vec![claim(0)], &[]).await;
+    bench.reconcile().await.expect("no request fails");
+    let recall = || bench.reconciler.memory.recall(&meta, &template);
+    assert_eq!(recall().as_deref(), Some(REVISION));
+    deliver_deletion(&bench.reconciler.sets, &meta.key());
+    // The version of the deletion, which the cache reaches before the last reconcile.
+    let mut other = web(1);
+    other.meta.name = "other".into();
+    other.meta.version = WRITTEN;
+    deliver(&bench.reconciler.sets, other);
+    bench.reconcile().await.expect("there is no such StatefulSet");
+    assert_eq!(recall(), None);
 }
