@@ -86,7 +86,9 @@ impl CronJobs {
         if !self.is_list_current(key, &cron_job, &jobs).await? {
             // The active list may lack a Job: then a second Job could run in parallel.
             let is_caught_up = self.is_caught_up(key);
-            return Ok(if is_caught_up { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::WaitingForCache });
+            // With backoff: after the server's storage was restored, the cache seems to be caught up until the watch
+            // has listed all CronJobs again.
+            return Ok(if is_caught_up { Outcome::RequeueWithBackoff } else { Outcome::WaitingForCache });
         }
         let mut status = cron_job.status.clone();
         let run = self.run(&cron_job, &jobs, &mut status).await;

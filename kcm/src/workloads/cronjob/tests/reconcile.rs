@@ -18,8 +18,8 @@ use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, by_controller};
-use runtime::testing::{KeptEvents, clients, deliver, filled_store, object, writer_of};
-use runtime::worker::Reconcile as _;
+use runtime::testing::{KeptEvents, clients, deliver, filled_store, object, writer, writer_of};
+use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::sync::CronJobs;
 use crate::pods::creation_gate::CreationGate;
@@ -223,4 +223,25 @@ async fn active_job_of_another_namespace_counts_as_missing() {
     assert_eq!(active, Some(vec![RUN.to_owned()]));
     let events = bench.end().await;
     assert_eq!(events[0], "MissingJob Active job went missing: database");
+}
+
+/// The active list on the API server has the run, the cached one does not. After the server's storage was restored, the
+/// cache seems to contain the server's version: each reconcile sends the request again until the next list.
+#[tokio::test]
+async fn outdated_active_list_is_read_again_with_backoff() {
+    let listed = cron_job(&[&job(RUN)]);
+    let body = envelope::wrap(&CronJob::RESOURCE, &listed.status_update(&listed.status));
+    for (cached_version, expected) in [(0, Outcome::WaitingForCache), (9, Outcome::RequeueWithBackoff)] {
+        let mut bench = Bench::new(cron_job(&[]), vec![job(RUN)]).await;
+        let body = body.clone();
+        bench.controller.writer = writer(move |_, _| (200, body.clone())).await;
+        let mut other = cron_job(&[]);
+        other.meta.name = "other".into();
+        other.meta.version = cached_version;
+        deliver(&bench.controller.cron_jobs, other);
+        for _ in 0..2 {
+            let outcome = bench.controller.reconcile(&ObjectKey::new("ns", "nightly")).await;
+            assert_eq!(outcome.expect("no request fails"), expected);
+        }
+    }
 }
