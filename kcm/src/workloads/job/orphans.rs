@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -17,6 +18,10 @@ use runtime::write::Writer;
 
 use super::claim::{patch, untracking};
 use super::decide::has_finalizer;
+
+/// Delay of the next check of a pod whose Job only the API server has. If that Job is deleted before the cache contains
+/// it, its deletion does not requeue the pod.
+pub const RECHECK_DELAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of remembered UIDs of deleted Jobs.
 const REMEMBERED: usize = 1024;
@@ -133,7 +138,7 @@ impl Orphans {
     }
 
     /// Returns true if a pod's controller is not a Job, is a Job that will count the pod, or is a Job that another
-    /// controller manages.
+    /// controller manages. Requeues the pod if only the API server has the Job.
     async fn is_needed(&self, pod: &Pod, controller: &OwnerRef) -> Result<bool, ReconcileError> {
         if (&*controller.kind, &*controller.api_version) != (Job::RESOURCE.kind, "batch/v1") {
             return Ok(true);
@@ -150,6 +155,7 @@ impl Orphans {
         let key = ObjectKey { namespace: namespace.clone(), name: controller.name.clone() };
         match self.writer.get(&Job::RESOURCE, &key).await {
             Ok(response) if response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.uid == *uid => {
+                self.queue.add_after(OrphanKey::Pod(pod.meta.key()), RECHECK_DELAY);
                 Ok(true)
             }
             Err(error) if !error.is_not_found() && !error.is_invalid_name() => Err(error.into()),

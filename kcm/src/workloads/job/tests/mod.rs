@@ -5,5 +5,6 @@ mod failures;
 mod histories;
 mod indexed;
 mod keys;
+mod orphans;
 mod reconcile;
 mod tables;
