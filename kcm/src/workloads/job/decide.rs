@@ -119,6 +119,14 @@ impl View<'_> {
         has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
     }
 
+    /// Returns true if a pod ended and is not in the Job's counters yet. The cache need not contain a pod that the status
+    /// records.
+    pub fn has_uncounted(&self) -> bool {
+        let recorded = self.job.status.uncounted.as_ref();
+        recorded.is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()))
+            || self.pods.iter().any(|pod| self.is_tracked(pod) && !pod.is_active())
+    }
+
     /// Returns true if a pod has an index of this Job, or the Job has no indexes.
     pub fn is_in_range(&self, pod: &Pod) -> bool {
         !self.job.is_indexed() || index_of(pod).is_some_and(|index| index < self.completions())

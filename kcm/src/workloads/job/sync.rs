@@ -172,10 +172,9 @@ impl Jobs {
         let now = (self.clock)();
         let clears_start = self.clears_start;
         let view = View { job, pods: &pods, settled, backoff, are_deletions_cached, clears_start, now };
-        let ended = pods.iter().any(|pod| view.is_tracked(pod) && !pod.is_active());
         let state = view.state();
         let plan = view.plan(&state);
-        let acts = ended || !matches!(plan, Plan::Nothing | Plan::Wait(_));
+        let acts = view.has_uncounted() || !matches!(plan, Plan::Nothing | Plan::Wait(_));
         if acts && self.handover.is_due(&job.meta) {
             // The API server may have more pods than the cache from which `pods` were read.
             return self.compare(key, job).await;

@@ -3,15 +3,16 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use http::Method;
 use jiff::Timestamp;
-use kinds::job::{Action, ExitCodes, FailurePolicy, FailureRule, JobStatus, RuleCondition};
+use kinds::job::{Action, ExitCodes, FailurePolicy, FailureRule, JobStatus, RuleCondition, UncountedPods};
 use kinds::meta::ObjectKey;
 use kinds::pod::Phase;
-use kinds::schema::object_meta;
+use kinds::schema::{list_meta, object_meta};
 use kinds::selector::Selector;
 use kinds::template::Template;
 use kinds::wire::Put as _;
-use kinds::{Interner, Job, Kind, Pod, Time, envelope};
+use kinds::{Interner, Job, Kind, Pod, Time, Uid, envelope};
 use runtime::events::Recorder;
 use runtime::handover::Handover;
 use runtime::lock::lock;
@@ -60,17 +61,32 @@ fn pod(name: &str, phase: Phase) -> Pod {
     pod
 }
 
-/// Returns the object that a path names; its uid is its name.
+/// Writes the metadata of a pod or Job; its uid is its name.
+fn put_meta(meta: &mut Vec<u8>, name: &str) {
+    meta.put_str(object_meta::NAME, name);
+    meta.put_str(object_meta::NAMESPACE, "default");
+    meta.put_str(object_meta::UID, name);
+    meta.put_str(object_meta::RESOURCE_VERSION, &VERSION.to_string());
+}
+
+/// Returns the object that a path names.
 fn response(path: &str) -> Vec<u8> {
-    let name = path.split('/').nth(1).unwrap_or("new");
     let mut object = Vec::new();
-    object.put_message(1, |meta| {
-        meta.put_str(object_meta::NAME, name);
-        meta.put_str(object_meta::NAMESPACE, "default");
-        meta.put_str(object_meta::UID, name);
-        meta.put_str(object_meta::RESOURCE_VERSION, &VERSION.to_string());
-    });
+    object.put_message(1, |meta| put_meta(meta, path.split('/').nth(1).unwrap_or("new")));
     envelope::wrap(&Pod::RESOURCE, &object)
+}
+
+/// Returns a list with one pod of the Job.
+fn list_response() -> Vec<u8> {
+    let mut list = Vec::new();
+    list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, &VERSION.to_string()));
+    list.put_message(2, |object| {
+        object.put_message(1, |meta| {
+            put_meta(meta, "late");
+            job(0).controller_ref().put(meta, object_meta::OWNER_REFERENCES);
+        });
+    });
+    envelope::wrap_as("meta.k8s.io/v1", "PartialObjectMetadataList", &list)
 }
 
 /// The controller, its clock, and the requests that it sends.
@@ -98,7 +114,8 @@ impl Bench {
                 let job = Job::decode(&context(), envelope::unwrap(body).expect("protobuf")).expect("a Job");
                 lock(&statuses).push(job.status);
             }
-            (200, response(path))
+            let is_list = method == Method::GET && (path == "pods" || path.ends_with("/jobs"));
+            (200, if is_list { list_response() } else { response(path) })
         });
         let jobs = Arc::new(filled_store(context(), vec![], []));
         deliver(&jobs, job);
@@ -152,4 +169,22 @@ async fn ignored_failure_delays_its_replacement_while_other_pods_run() {
     }
     assert_eq!(bench.reconcile(10).await, ["POST pods", "PUT jobs/pi/status"]);
     assert_eq!(lock(&bench.written).last().map(|status| (status.active, status.failed)), Some((4, 0)));
+}
+
+/// The previous leader recorded the pod, and the new leader's cache of pods is older than the pod. Without the
+/// comparison, the pod would be counted as one that lost its finalizer, and again once the cache contains it.
+#[tokio::test(start_paused = true)]
+async fn new_leader_compares_a_job_with_recorded_pods_before_it_counts_them() {
+    let recording = with(job(0), |job| {
+        job.status.uncounted = Some(UncountedPods { succeeded: vec![], failed: vec![Uid::parse("late")] });
+    });
+    let bench = Bench::new(recording, vec![], Handover::default()).await;
+    let sent = bench.reconcile(0).await;
+    assert!(sent.contains(&"GET pods".to_owned()) && lock(&bench.written).is_empty(), "{sent:?}");
+    assert!(bench.reconcile(1).await.is_empty(), "the cache does not contain the pod yet");
+    let mut late = pod("late", Phase::Failed);
+    late.meta.version = VERSION;
+    deliver(&bench.pods, late);
+    assert_eq!(bench.reconcile(2).await, ["PATCH pods/late", "PUT jobs/pi/status"]);
+    assert_eq!(lock(&bench.written).iter().map(|status| status.failed).collect::<Vec<_>>(), [1]);
 }
