@@ -171,6 +171,9 @@ spec:
     spec: {restartPolicy: Never, containers: [{name: main, image: 'example.com/once:1'}]}
 ";
 
+/// A patch that adds the condition that `kcm` gives to a StatefulSet with a blocked rollout.
+const BLOCKED: &str = r#"{"status": {"conditions": [{"type": "RolloutBlocked", "status": "True"}]}}"#;
+
 /// Creates workloads, and waits until they are complete.
 fn workloads(cluster: &ControlPlane) -> Result<()> {
     block_in_place(|| cluster.kubectl_with_input(&["apply", "-f", "-"], WORKLOADS))?;
@@ -213,6 +216,11 @@ pub async fn takeover_page_works_in_both_directions(_: Space) -> Result<()> {
     let upstream = node.led_by_another("kube-controller-manager", &ours).await?;
     node.checks(false).await.context("under upstream's again")?;
     ensure!(all_pods(&bed).await? == before, "pods changed under upstream's manager");
+    in_shop(&bed.cluster, &["patch", "statefulset/store", "--subresource=status", "--patch", BLOCKED])?;
+    node.run_section("Go back").await?;
+    let store =
+        block_in_place(|| bed.cluster.kubectl(&["--namespace=shop", "get", "statefulset/store", "--output=json"]))?;
+    ensure!(store.contains("availableReplicas") && !store.contains("RolloutBlocked"), "{store}");
 
     let [part, start, look, end, back] =
         blocks(PAGE, "Share the work").try_into().ok().context("not five blocks of commands")?;
