@@ -16,7 +16,8 @@ pub struct Issue {
     pub message: String,
 }
 
-/// The mistakes in an expression, in the order of their positions.
+/// The mistakes in an expression, in the order of their positions: the first 100 that were found, and the number of
+/// all.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Issues {
     issues: Vec<Issue>,
@@ -54,17 +55,18 @@ impl IssueCollector {
 }
 
 impl Issues {
-    /// Returns the issues.
+    /// Returns the issues that were kept.
     pub fn iter(&self) -> impl Iterator<Item = &Issue> {
         self.issues.iter()
     }
 
-    /// Writes one issue: the position, the message, the line, and a mark below the position.
+    /// Writes one issue: position and message; then the line and a mark below the position, unless the text is empty or
+    /// the line is too long.
     fn write_issue(&self, out: &mut Formatter<'_>, issue: &Issue) -> fmt::Result {
         let (line, column) = self.position(issue.offset as usize);
         write!(out, "ERROR: <input>:{}:{}: {}", line + 1, column + 1, issue.message)?;
         let snippet = self.lines[line].replace('\t', " ");
-        // cel-go shows no line of an empty text.
+        // As in cel-go, no line is shown for an empty text.
         if snippet.len() > MAX_SNIPPET_BYTES || self.lines == [""] {
             return Ok(());
         }

@@ -15,7 +15,8 @@ use crate::flags::rules::is_metric_label;
 /// The flag that names a file with allowed values of labels.
 const MANIFEST: &str = "allow-metric-labels-manifest";
 
-/// Reads the restrictions; none for binaries without such flags. Reads the manifest once.
+/// Returns the restrictions; none for binaries without such flags. The manifest is read once, and only if
+/// `--allow-metric-labels` is not set.
 ///
 /// # Errors
 /// If the manifest cannot be read, or is not a map of labels to values.

@@ -8,13 +8,13 @@ use crate::wire::WireError;
 /// The reason why an object could not be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not well-formed protobuf.
+    /// The bytes are not well-formed protobuf, or have too many elements.
     #[error("malformed protobuf: {0}")]
     Wire(#[from] WireError),
-    /// A field that every object has is missing or invalid.
+    /// A field, or the whole body, is missing or invalid.
     #[error("{field} {problem}")]
     Field {
-        /// Path of the field, as in the API reference.
+        /// Path of the field, as in the API reference, or another name of the part, such as `body`.
         field: &'static str,
         /// The problem.
         problem: String,

@@ -99,7 +99,7 @@ pub fn event_kind(frame: &[u8]) -> &str {
     kind(find(find(frame, watch_event::OBJECT), raw_extension::RAW))
 }
 
-/// Bookmarks are objects of the watched kind with little more than metadata, which is field 1 in every kind.
+/// Reads a bookmark: an object of the watched kind with little more than metadata, which is field 1 in every kind.
 fn bookmark(object: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     let mut version = "";
     let mut initial_end = false;

@@ -1,8 +1,8 @@
 //! Sharing of equal parts between records: strings, label sets, owner lists, raw templates.
 //!
 //! A pool holds one `Arc` of each distinct value. A value that no record uses is dropped at the next sweep, which
-//! happens whenever the pool has doubled since the last one. So the cost per insertion stays constant, and a pool holds
-//! at most twice the values that were in use at the last sweep, or a small number if that is larger.
+//! happens whenever the pool has doubled since the last sweep. So the cost per insertion stays constant, and a pool
+//! holds at most twice the values that were in use at the last sweep, or a small number if that is larger.
 
 use std::any::{Any, TypeId};
 use std::fmt::Debug;

@@ -48,7 +48,7 @@ pub enum Form {
     Protobuf,
     /// Metadata only, as protobuf, for all kinds.
     Metadata,
-    /// Whole objects as JSON, for custom resources, which the API server serves in no other format.
+    /// Whole objects as JSON, for custom resources, which the API server does not serve as protobuf.
     Json,
 }
 
@@ -65,6 +65,9 @@ pub trait Kind: Sized + Send + Sync + 'static {
     const MANY: bool = false;
 
     /// Decodes one object (the content of the `runtime.Unknown` envelope).
+    ///
+    /// # Errors
+    /// When the object is not well-formed, or lacks a field that every object has.
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError>;
 
     /// Returns the object's metadata.
@@ -76,7 +79,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Returns the controller reference to this object for its children. Upstream: apimachinery, NewControllerRef.
+    /// Returns the controller reference to this object for its dependents. Upstream: apimachinery, NewControllerRef.
     fn controller_ref(&self) -> OwnerRef {
         let meta = self.meta();
         OwnerRef {

@@ -1,4 +1,4 @@
-//! Metadata for a PUT or POST: labels replaced, annotations edited or replaced.
+//! Metadata for a PUT or POST: labels and owners replaced, annotations edited or replaced, finalizers added or removed.
 
 use crate::intern::Labels;
 use crate::meta::OwnerRef;
@@ -59,7 +59,7 @@ impl NewMetadata<'_> {
     }
 
     /// Returns the beginning of an object for a PUT: the metadata of `object` without managed fields (a PUT without
-    /// them does not change the server's), with these labels, annotations and owner instead of its own.
+    /// them does not change the server's), with the labels, the annotations and the owner (if there is one) of `self`.
     ///
     /// # Errors
     /// When `object` is not well-formed.

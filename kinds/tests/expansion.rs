@@ -21,8 +21,8 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// Elements of the tested field.
 const ELEMENTS: usize = 4000;
 
-/// Maximum ratio of the memory of a record to the bytes of its message: twice that of one list, because a list that has
-/// grown may have as much free room.
+/// Maximum ratio of the memory of a record to the bytes of its message: twice the limit for one list, because a list
+/// that has grown may have as much unused capacity as elements.
 const MAX_RATIO: usize = 48;
 
 /// Memory that any record may take.
@@ -77,7 +77,7 @@ fn is_scalar(kind: &str) -> bool {
     ["string", "bytes", "bool", "double", "int32", "int64", "uint32", "uint64"].contains(&kind)
 }
 
-/// Returns the name of a message type as a file refers to it.
+/// Returns the folder and name of the message type that `file` calls `kind`.
 fn located(file: &str, kind: &str) -> Name {
     match kind.strip_prefix(".k8s.io.").and_then(|rest| rest.rsplit_once('.')) {
         Some((package, message)) => (package.replace('.', "/"), message.to_owned()),
@@ -88,7 +88,7 @@ fn located(file: &str, kind: &str) -> Name {
 /// The fields from an object down to a repeated one.
 type FieldPath = Vec<Field>;
 
-/// Returns the paths of all repeated fields of a message.
+/// Returns the paths of the repeated fields of a message and, to a limited depth, of the messages in it.
 fn repeated_fields(schema: &mut Schema, message: &Name, read: &impl Fn(&str) -> String) -> Vec<FieldPath> {
     const MAX_DEPTH: usize = 10;
     let mut found = Vec::new();

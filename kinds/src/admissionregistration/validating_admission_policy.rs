@@ -40,14 +40,15 @@ pub struct ParamKind {
     pub kind: String,
 }
 
-/// The resources that a policy applies to.
+/// A rule that selects resources to which a policy applies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceRule {
     /// API groups; `*` for all.
     pub groups: Vec<String>,
     /// Versions; `*` for all.
     pub versions: Vec<String>,
-    /// Resources and subresources; `*` for all.
+    /// Resources, and subresources such as `pods/log`; `*` for all resources without their subresources, `*/*` for
+    /// both.
     pub resources: Vec<String>,
 }
 

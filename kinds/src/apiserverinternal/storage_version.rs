@@ -10,7 +10,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{Field, Put, WireError, fields, find, find_str, splice};
 
-/// The one condition of a StorageVersion.
+/// The condition that [`StorageVersion::with_servers`] computes.
 const ALL_EQUAL: &str = "AllEncodingVersionsEqual";
 
 /// A StorageVersion.

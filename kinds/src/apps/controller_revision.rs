@@ -1,7 +1,7 @@
 //! ControllerRevision: one version of a StatefulSet's or DaemonSet's pod template.
 //!
-//! Its data is a JSON patch that may be large, and that is compared far more often than it is read. Therefore the
-//! record keeps only a fingerprint; callers that need the bytes read the object.
+//! Its data is a strategic merge patch in JSON, which may be large, and is compared far more often than it is read.
+//! Therefore the record keeps only a fingerprint; callers that need the bytes read the object from the API server.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

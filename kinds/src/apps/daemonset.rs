@@ -108,7 +108,7 @@ impl DaemonPods {
 }
 
 impl DaemonSet {
-    /// Section: the pod template and its placement.
+    /// Section: the pod template, its placement, and the raw object for a PUT of the status.
     pub const TEMPLATE: Sections = Sections(1);
 
     /// Returns the value of an annotation.
@@ -122,8 +122,9 @@ impl DaemonSet {
         self.annotation(TEMPLATE_GENERATION)?.parse().ok()
     }
 
-    /// Prepares pods of the current template with the label of its revision and these tolerations. `None` if the
-    /// template was not decoded. Upstream: pkg/controller/daemon/util, CreatePodTemplate.
+    /// Prepares pods of the current template with these tolerations, and with `hash` as the label of its revision,
+    /// unless `hash` is empty. `None` if the template was not decoded. Upstream: pkg/controller/daemon/util,
+    /// CreatePodTemplate.
     ///
     /// # Errors
     /// When the template is not well-formed.

@@ -121,7 +121,8 @@ impl Deployment {
         Some(self.raw.update(annotations, template.or(self.template.as_ref())?, &[], |_| {}))
     }
 
-    /// Returns the object for a PUT of this status. The API server also applies its annotations.
+    /// Returns the object for a PUT of this status with these edits of the annotations, which the API server applies,
+    /// too.
     pub fn status_update(&self, status: &DeploymentStatus, annotations: &AnnotationEdits) -> Vec<u8> {
         self.raw.status_update(annotations, &status.splice(self.raw.status()))
     }

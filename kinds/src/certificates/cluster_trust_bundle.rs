@@ -1,4 +1,4 @@
-//! ClusterTrustBundle: a signer's certificates, readable by all users.
+//! ClusterTrustBundle: root certificates, of one signer or of none, that all authenticated users may read.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;

@@ -1,4 +1,5 @@
-//! ConfigMap: decoded completely only for the names that controllers publish; of all others, only metadata.
+//! ConfigMap: decoded completely only if a section selects it, as those that controllers publish; of all others, only
+//! metadata.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::wire::{self, Put, WireError, fields, find, map_entry, splice};
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 /// Name of the ConfigMap with information for joining nodes, in [`PUBLIC`].
 pub const CLUSTER_INFO: &str = "cluster-info";
-/// The namespace that all users may read.
+/// The namespace for objects that all users may read, such as [`CLUSTER_INFO`].
 pub const PUBLIC: &str = "kube-public";
 
 /// A ConfigMap.
@@ -27,7 +28,7 @@ pub struct ConfigMap {
 /// The contents of a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// The raw entries of `data`; shared by all namespaces with the same contents.
+    /// The raw entries of `data`; shared by all ConfigMaps with equal entries.
     data: Arc<[u8]>,
     /// All other fields of the object, without managed fields.
     rest: Arc<[u8]>,

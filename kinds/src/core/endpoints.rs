@@ -41,7 +41,7 @@ pub struct Endpoints {
 pub struct Subset {
     /// Ready addresses.
     pub ready: Vec<Address>,
-    /// Addresses that are not ready yet.
+    /// Addresses that are not ready.
     pub not_ready: Vec<Address>,
     /// Ports of all these addresses.
     pub ports: Vec<Port>,

@@ -36,7 +36,7 @@ pub struct TerminatingNamespace {
 }
 
 impl TerminatingNamespace {
-    /// Returns the object for a PUT of its status.
+    /// Returns the object for a PUT of its status with the phase `Terminating` and these conditions.
     pub fn status_update(&self, conditions: &[Condition]) -> Vec<u8> {
         let mut object = self.metadata();
         object.put_bytes(object::SPEC, find(&self.raw, object::SPEC));
@@ -59,7 +59,7 @@ impl TerminatingNamespace {
         object
     }
 
-    /// Returns true if the namespace still has finalizers after `finalizer` is removed.
+    /// Returns true if the namespace still has finalizers after `finalizer` is removed from `spec.finalizers`.
     pub fn has_other_finalizers(&self, finalizer: &str) -> bool {
         !self.meta.finalizers.is_empty() || self.finalizers.iter().any(|other| &**other != finalizer)
     }
@@ -106,7 +106,8 @@ impl Kind for TerminatingNamespace {
     }
 }
 
-/// Returns the termination grace period in a `Pod` message, in seconds; zero if the pod has terminated.
+/// Returns the termination grace period in a `Pod` message, in seconds; zero if it is absent or negative, or the pod
+/// has terminated.
 pub fn pod_grace(object: &[u8]) -> i64 {
     if matches!(find(find(object, pod::STATUS), pod_status::PHASE), b"Succeeded" | b"Failed") {
         return 0;

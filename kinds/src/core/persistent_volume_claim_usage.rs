@@ -16,9 +16,9 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 pub struct ClaimUsage {
     /// Name of its storage class; `None` without one.
     pub class: Option<Str>,
-    /// The larger one of requested and allocated bytes; `None` without a request.
+    /// The larger one of the requested and the allocated storage, rounded up to whole bytes; `None` without a request.
     pub storage: Option<Amount>,
-    /// Names of its current and requested VolumeAttributesClasses.
+    /// Names of the VolumeAttributesClasses that it has, requests or is being changed to; sorted, without duplicates.
     pub attributes: Vec<Str>,
 }
 

@@ -61,7 +61,7 @@ pub enum Content {
     BootstrapToken(Box<BootstrapToken>),
 }
 
-/// A service account's token, without the token itself.
+/// A Secret with a service account's token, without the token itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountToken {
     /// Name of the service account; empty without the annotation.
@@ -125,7 +125,8 @@ impl Secret {
         self.raw.iter().flat_map(|raw| data(raw.expose()))
     }
 
-    /// Returns the object for a PUT with other annotations and entries of its data. `None` without [`Secret::WHOLE`].
+    /// Returns the object for a PUT with these annotations and these entries of its data set; all others are kept.
+    /// `None` without [`Secret::WHOLE`].
     ///
     /// # Errors
     /// When the object that was read is not well-formed.

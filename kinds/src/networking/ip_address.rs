@@ -1,4 +1,4 @@
-//! IPAddress: an address that a Service uses, which is the name of the object.
+//! IPAddress: an address that a Service uses. The name of the object is the address.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

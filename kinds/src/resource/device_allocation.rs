@@ -31,7 +31,7 @@ pub struct AllocatedDevice {
     pub pool: Str,
     /// Its name in the pool.
     pub name: Str,
-    /// The claim has admin access: it only observes the device, and does not consume it.
+    /// The device is allocated for administrative access, such as monitoring, which does not consume it.
     pub has_admin_access: bool,
     /// Consumed capacities of a device that several claims share.
     pub consumed: Box<[(Str, Amount)]>,
@@ -135,7 +135,7 @@ mod tests {
     use crate::wire::schema::{device_taint, device_toleration, taint, toleration};
 
     #[test]
-    fn device_taints_and_tolerations_encode_like_those_of_nodes() {
+    fn device_taints_and_tolerations_have_the_field_numbers_of_core_v1() {
         let device = [
             device_toleration::KEY,
             device_toleration::OPERATOR,

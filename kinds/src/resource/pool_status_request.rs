@@ -1,4 +1,5 @@
-//! ResourcePoolStatusRequest: a request for the state of a driver's pools. A controller writes it once, to the status.
+//! ResourcePoolStatusRequest: a request for the state of a driver's pools. A controller writes the state once, to the
+//! status.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;

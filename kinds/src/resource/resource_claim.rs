@@ -17,7 +17,7 @@ use crate::wire::{WireError, fields, find};
 /// The annotation of a claim that was created for the extended resources of a pod.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// Maximum number of devices per claim; a claim for all devices counts as this number (api/resource/v1,
+/// Maximum number of devices per claim; a request for all devices counts as this number (api/resource/v1,
 /// AllocationResultsMaxSize).
 const MAX_DEVICES: i64 = 32;
 

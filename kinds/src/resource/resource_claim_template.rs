@@ -1,4 +1,4 @@
-//! ResourceClaimTemplate: the template for the ResourceClaims of pods.
+//! ResourceClaimTemplate: the template for the ResourceClaims of pods and PodGroups.
 
 use crate::decode::{Decode, DecodeError};
 use crate::kind::{Kind, Resource};

@@ -25,7 +25,7 @@ pub struct ClaimEntry {
 /// The status of an entry, from `status.resourceClaimStatuses`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimStatus {
-    /// The status has no such entry: no claim was created yet.
+    /// The status has no such entry: if the spec names a template, no claim was created from it yet.
     Missing,
     /// The status has an entry without a claim's name: no claim is needed.
     NotNeeded,

@@ -116,7 +116,8 @@ fn values_of(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
     fields(message).flatten().filter(move |field| field.number == number).map(|field| field.value.bytes())
 }
 
-/// A pod spec for a series of pods, each with an affinity to a different node. All other fields keep their encoding.
+/// A pod spec for a series of pods, each with an affinity to a different node. All fields except affinity and
+/// tolerations keep their encoding.
 #[derive(Debug, Clone)]
 pub struct NodeSpecTemplate {
     /// The spec without its affinity.

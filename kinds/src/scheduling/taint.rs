@@ -106,8 +106,8 @@ impl<'a> Toleration<'a> {
         });
     }
 
-    /// Returns true if both tolerations match the same taints, for any time. Upstream: api/core/v1,
-    /// Toleration.MatchToleration.
+    /// Returns true if key, operator, value and effect of both tolerations are equal; their seconds may differ.
+    /// Upstream: api/core/v1, Toleration.MatchToleration.
     pub fn same_taints(&self, other: &Toleration<'_>) -> bool {
         (self.key, self.operator, self.value, self.effect) == (other.key, other.operator, other.value, other.effect)
     }

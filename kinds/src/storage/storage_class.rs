@@ -17,7 +17,7 @@ const IS_DEFAULT: [&str; 2] =
 /// The time at which claims of the class are bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
-    /// The claim is bound as soon as it exists.
+    /// The claim is bound as soon as there is a volume, even if no pod uses the claim.
     Immediate,
     /// The claim is bound once a pod that uses it is scheduled.
     WaitForFirstConsumer,

@@ -101,10 +101,10 @@ impl Template {
         is_meta_equal(&self.meta, &other.meta) && spec()
     }
 
-    /// Returns true if both templates may be equal although [`Template::equal_ignoring_hash`] returns false: they
-    /// differ only in fields that are zero in one and absent in the other. A newer API server stores a new field as
-    /// zero where an older one omitted it; for an optional field, however, zero and absent differ. To be certain, read
-    /// both objects from the API server, which then encodes them in the same way.
+    /// Returns true if both templates are equal, or may be although [`Template::equal_ignoring_hash`] returns false:
+    /// they differ at most in fields that are zero in one and absent in the other. A newer API server stores a new
+    /// field as zero where an older one omitted it; for an optional field, however, zero and absent differ. To be
+    /// certain, read both objects from the API server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
         is_meta_equal(&self.meta, &other.meta) && are_equal(&self.spec, &other.spec, &POD_SPEC, ZeroFields::IsAbsent)
     }
@@ -169,7 +169,8 @@ fn is_meta_equal(a: &[u8], b: &[u8]) -> bool {
     relevant(a) == relevant(b)
 }
 
-/// Returns true if a field is empty. Template metadata has no optional scalars: absent, empty and zero are equal.
+/// Returns true if a field is empty or zero. In template metadata, such a field equals an absent one: the only optional
+/// scalar there, `deletionGracePeriodSeconds`, has no effect.
 fn is_empty(field: &Field<'_>) -> bool {
     matches!(field.value, Value::Bytes([]) | Value::Varint(0))
 }

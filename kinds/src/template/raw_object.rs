@@ -22,8 +22,8 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 const METADATA: u32 = Parts::METADATA;
 const SPEC: u32 = Parts::SPEC;
 const STATUS: u32 = Parts::STATUS;
-/// The template's field in the spec of Deployments, ReplicaSets and StatefulSets. For other workloads, only the status
-/// is written and the spec is not stored.
+/// The template's field in the spec of Deployments, ReplicaSets, ReplicationControllers and StatefulSets. For other
+/// workloads, only the status is written and the spec is not stored.
 const TEMPLATE: u32 = 3;
 
 /// New values of annotations; `None` removes one.

@@ -1,4 +1,5 @@
-//! Values that appear in objects of many kinds: quantities, label selectors, IP addresses, access modes, conditions.
+//! Values that appear in objects of many kinds, such as quantities, label selectors, IP addresses, times and
+//! conditions.
 
 pub mod access_modes;
 pub mod condition;

@@ -3,8 +3,8 @@
 /// Maximum length of a DNS label, of a label's value, and of its key without the domain.
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Maximum length of a DNS subdomain, to which most names of objects and the domains of label keys belong. Its parts
-/// have no limit of their own.
+/// Maximum length of a DNS subdomain, the syntax of most names of objects and of the domains in label keys. The parts
+/// of a subdomain have no limit of their own.
 const MAX_SUBDOMAIN_LENGTH: usize = 253;
 
 /// Returns true if a text is a DNS label, such as the name of a namespace.
@@ -33,7 +33,7 @@ pub fn is_label_value(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
 }
 
-/// Returns true if a text has lower-case letters, digits and dashes, with a letter or digit at both ends.
+/// Returns true if a text consists of lower-case letters, digits and dashes, with a letter or digit at both ends.
 fn is_domain_part(text: &str) -> bool {
     let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();

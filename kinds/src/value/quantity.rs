@@ -1,6 +1,6 @@
 //! Resource quantities, compared by value (apimachinery/pkg/api/resource, Quantity.Cmp).
 
-/// Returns the value in billionths; `None` if the text is not a quantity or too large to compare exactly.
+/// Returns the value in billionths; `None` if the text is not a quantity, or is too large to compare exactly.
 pub fn nanos(text: &str) -> Option<i128> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -23,7 +23,7 @@ pub fn nanos(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// Returns the value in thousandths, rounded up and saturated; `None` if the text is not a quantity. Upstream:
+/// Returns the value in thousandths, rounded up and saturated; `None` if [`nanos`] returns `None`. Upstream:
 /// apimachinery/pkg/api/resource, Quantity.MilliValue.
 pub fn thousandths(text: &str) -> Option<i64> {
     let up = -(-nanos(text)?).div_euclid(1_000_000);
@@ -78,7 +78,7 @@ fn scale(suffix: &str) -> Option<(i128, i32)> {
     })
 }
 
-/// Returns true if both texts are equal amounts.
+/// Returns true if both texts are equal, or are equal amounts.
 pub fn equal(a: &str, b: &str) -> bool {
     a == b || matches!((nanos(a), nanos(b)), (Some(a), Some(b)) if a == b)
 }

@@ -51,7 +51,8 @@ impl Requirement {
         }
     }
 
-    /// Returns the label, as key and value, that every matching object has; `None` if the requirement allows several.
+    /// Returns the label, as key and value, that every matching object has; `None` if the requirement does not
+    /// determine one value.
     pub fn only_label(&self) -> Option<(&Str, &Str)> {
         match self {
             Self::Equals(key, value) | Self::DoubleEquals(key, value) => Some((key, value)),

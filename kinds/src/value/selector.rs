@@ -115,8 +115,8 @@ impl Selector {
         }
     }
 
-    /// Returns the selector as the `labelSelector` of a list request, formatted as upstream does; `None` if it matches
-    /// nothing. Upstream: apimachinery/pkg/labels, Requirement.String.
+    /// Returns the selector as the `labelSelector` of a list request, formatted as upstream does; `None` for
+    /// [`Selector::Nothing`] and [`Selector::Invalid`]. Upstream: apimachinery/pkg/labels, Requirement.String.
     pub fn query(&self) -> Option<String> {
         let Self::All(requirements) = self else { return None };
         Some(requirements.iter().map(Requirement::query).collect::<Vec<_>>().join(","))
@@ -276,7 +276,7 @@ mod tests {
         let selector = Selector::sorted(absent.collect());
         let started = std::time::Instant::now();
         assert!(selector.matches(&labels));
-        assert!(started.elapsed().as_secs() < 2, "the product of both takes tens of seconds");
+        assert!(started.elapsed().as_secs() < 2, "comparing each label with each requirement takes tens of seconds");
     }
 
     /// With a scan of the requirements for each object this takes minutes.

@@ -6,7 +6,7 @@ pub mod schema;
 pub mod splice;
 pub mod whole;
 
-/// The bytes are not well-formed protobuf.
+/// The reason why a message could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A field is damaged.
@@ -29,10 +29,10 @@ pub enum WireError {
 
 /// Bytes of memory that the elements of a repeated field may take for each byte of their message.
 ///
-/// An API server sends all fields of an element that are not optional, and validates some of them. Therefore the
-/// records of the smallest elements that a tenant can create, addresses such as `2::`, take 17 times their bytes. The
-/// limit is above that: objects of an API server never exceed it. Only a hostile aggregated API does: it may send
-/// elements of two bytes.
+/// An API server sends all fields of an element that are not optional, and validates some of them. Therefore even the
+/// records of the smallest elements that a tenant can create, addresses such as `2::`, take at most 17 times the bytes
+/// of the elements. The limit is above that: objects of an API server never exceed it. Only a hostile aggregated API
+/// does: it may send elements of two bytes.
 const MAX_EXPANSION: usize = 24;
 
 /// Memory that the elements of a repeated field may take in any case, in bytes.

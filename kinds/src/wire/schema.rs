@@ -3,9 +3,9 @@
 //! Each message names the `generated.proto` file that it comes from, and each constant has the field's name there. So a
 //! test can compare the whole list with upstream's files.
 
-/// A message in this list: proto file (below `k8s.io/`), message name, and its fields' names and numbers.
+/// A message in this list: the folder of its `generated.proto` file, its name, and names and numbers of its fields.
 pub struct ListedMessage {
-    /// Path of the proto file below `k8s.io/`.
+    /// Path of the folder with the proto file, below `k8s.io/`.
     pub file: &'static str,
     /// Name of the message in it.
     pub message: &'static str,

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The first part of a listed file's path, the variable with that module's folder, and the module.
+/// The first part of a path in `ListedMessage::file`, the variable with that module's folder, and the module.
 const MODULES: [(&str, &str, &str); 2] =
     [("api", "KINDS_PROTO_API", "k8s.io/api"), ("apimachinery", "KINDS_PROTO_APIMACHINERY", "k8s.io/apimachinery")];
 
@@ -22,7 +22,8 @@ pub fn field(line: &str) -> Option<(&str, u32)> {
     Some((left.rsplit(' ').next()?, right.parse().ok()?))
 }
 
-/// Returns the folders of upstream's modules by the first part of a listed path, or the reason why they are unknown.
+/// Returns the folders of upstream's modules by the first part of the paths in them, or the reason why they are
+/// unknown.
 pub fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
     MODULES
         .iter()
@@ -46,7 +47,7 @@ fn go_module_folder(module: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the text of the proto file of a listed folder.
+/// Returns the text of the proto file in the folder `file`, a path such as `api/core/v1`.
 pub fn read(folders: &BTreeMap<&str, PathBuf>, file: &str) -> String {
     let (module, rest) = file.split_once('/').unwrap_or((file, ""));
     let folder = folders.get(module).unwrap_or_else(|| panic!("{file}: module {module} is not in MODULES"));

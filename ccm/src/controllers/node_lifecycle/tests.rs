@@ -121,7 +121,8 @@ async fn node_that_cannot_be_decoded_does_not_delay_the_deletion_of_others() {
         workers: 1,
     };
     for _ in 0..3 {
-        // The worker runs each reconcile like this: the Writer refuses deletions after it has read a stale record.
+        // The worker runs each reconcile like this: once the reconcile has read a stale record, the Writer refuses its
+        // deletions.
         stale::separately(lifecycle.reconcile(&ROUND)).await.expect("a round never fails");
         tokio::time::advance(MIN_REPORT_SPAN).await;
     }

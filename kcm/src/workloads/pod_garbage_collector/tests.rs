@@ -207,7 +207,8 @@ async fn requests_of_passes(
         forced: Default::default(),
     };
     for _ in 0..3 {
-        // The worker runs each reconcile like this: after it has read a stale record, the Writer refuses its deletions.
+        // The worker runs each reconcile like this: once the reconcile has read a stale record, the Writer refuses its
+        // deletions.
         stale::separately(reconciler.reconcile(&Task::CheckAll)).await.expect("a pass never fails");
     }
     let mut requests = lock(&requests).clone();

@@ -37,7 +37,7 @@ pub enum Select {
     Max,
     /// The policy that allows the smallest change.
     Min,
-    /// None: no scaling in this direction.
+    /// No policy: the target is not scaled in this direction.
     Disabled,
 }
 

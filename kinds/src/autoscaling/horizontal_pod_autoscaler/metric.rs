@@ -115,7 +115,7 @@ pub struct Target {
     pub value: Option<i64>,
     /// Target of the value per pod.
     pub average_value: Option<i64>,
-    /// Target of the use in percent of the pods' requests.
+    /// Target utilization, in percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 
@@ -126,7 +126,7 @@ pub struct Current {
     pub value: Option<i64>,
     /// The value per pod.
     pub average_value: Option<i64>,
-    /// The use in percent of the pods' requests.
+    /// The utilization, in percent of the pods' requests.
     pub average_utilization: Option<i32>,
 }
 

@@ -39,7 +39,7 @@ pub struct AutoscalerCondition {
     pub message: Box<str>,
     /// Time of the last change of its status.
     pub last_transition: Time,
-    /// Generation of the spec that it refers to; other clients may set it.
+    /// Generation of the spec that the condition refers to, if another client has set it. The controller keeps it.
     pub observed_generation: Option<i64>,
 }
 

@@ -28,7 +28,7 @@ pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-cou
 /// Annotation of a pod: number of earlier failures of its index that the failure policy ignored.
 pub const INDEX_IGNORED_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-/// The value of `spec.managedBy` for this controller.
+/// The value of `spec.managedBy` for the Job controller.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// `spec.completionMode`.
@@ -50,7 +50,8 @@ pub struct Job {
     pub meta: Meta,
     /// Pods that may run at the same time.
     pub parallelism: i32,
-    /// Required number of succeeded pods. `None`: a work queue, which is complete once one pod has succeeded.
+    /// Required number of succeeded pods. `None`: a work queue, which is complete once a pod has succeeded and no pod
+    /// is active.
     pub completions: Option<i32>,
     /// Seconds for which the Job may run.
     pub active_deadline: Option<i64>,

@@ -18,7 +18,7 @@ pub enum Action {
     Ignore,
     /// The failure is counted as usual.
     Count,
-    /// An action of a later version: the rule is skipped.
+    /// An action of a later version, or none: the rule is skipped.
     Unknown,
 }
 

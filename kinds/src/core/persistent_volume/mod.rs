@@ -47,7 +47,7 @@ const ANNOTATIONS: [&str; 6] = [
 /// The handling of a volume whose claim was deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReclaimPolicy {
-    /// The volume is kept, with its data; the API server's default.
+    /// The volume is kept, with its data; the API server's default for PersistentVolumes.
     #[default]
     Retain,
     /// The volume is deleted with its storage.

@@ -10,7 +10,7 @@ use crate::wire::{WireError, fields, find_str};
 /// The storage behind a volume: the one field that is set in `PersistentVolumeSource`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Source {
-    /// No source, or one of an unknown type.
+    /// No source.
     #[default]
     None,
     /// A CSI driver's volume.
@@ -32,7 +32,8 @@ pub enum Source {
         /// The exported folder.
         path: Str,
     },
-    /// Any other source, in its encoded form. These sources are rare, so their fields are not decoded.
+    /// Any other source, even of an unknown type, in its encoded form. These sources are rare, so their fields are not
+    /// decoded.
     Other {
         /// Its field number in `PersistentVolumeSource`.
         field: u32,

@@ -37,7 +37,7 @@ pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner"
 pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 /// Annotation with the CSI driver or plugin that is to resize the claim's volume.
 pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
-/// Condition of a claim that no pod uses.
+/// The condition that is true while no pod uses the claim.
 pub const UNUSED: &str = "Unused";
 
 /// The annotations that a record keeps.
@@ -141,7 +141,7 @@ impl DerefMut for PersistentVolumeClaim {
 impl PersistentVolumeClaim {
     /// Section: its use of quota.
     pub const STORAGE: Sections = Sections(1);
-    /// Section: the whole object of a claim that is not bound, because controllers will soon write it several times.
+    /// Section: the whole object of a pending claim, because controllers will soon write it several times.
     pub const WHOLE_WHILE_PENDING: Sections = Sections(1 << 1);
 
     /// Returns the value of one of the annotations that the record keeps.

@@ -7,7 +7,7 @@ use crate::wire::{WireError, fields, find};
 /// The claims behind a pod's volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// Names of volumes and of the claims behind them, without volumes of other sources.
+    /// Names of the volumes with the source `persistentVolumeClaim`, each with the name of its claim.
     pub volumes: Box<[(Str, Str)]>,
 }
 

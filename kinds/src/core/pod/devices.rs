@@ -31,7 +31,8 @@ impl Devices {
         !self.entries.is_empty() || self.extended.is_some()
     }
 
-    /// Returns the claims that the pod names, and those that have been created from its templates.
+    /// Returns the claims that the pod names, and those that have been created from its templates; not
+    /// [`Devices::extended`].
     pub fn claims(&self) -> impl Iterator<Item = UsedClaim<'_>> {
         self.entries.iter().filter_map(|entry| match entry.resolve() {
             ResolvedClaim::Shared(name) => Some(UsedClaim { name, is_generated: false }),

@@ -23,8 +23,9 @@ pub struct Ending {
     pub conditions: Vec<(Str, Str)>,
     /// Restarts of all its containers and init containers.
     pub restarts: i32,
-    /// Time at which its last container and sidecar terminated; otherwise the time since which it is not ready; zero if
-    /// its status has neither.
+    /// Time at which its last container or sidecar terminated, if all have. If all sidecars have terminated, but not
+    /// all containers, the time of the last sidecar, as in upstream. Otherwise the time since which the pod is not
+    /// ready; zero if its status has none of these times.
     pub finished: Time,
     /// Grace period of its deletion in seconds.
     pub grace: i64,
@@ -93,7 +94,8 @@ impl Ending {
     }
 }
 
-/// Parses a count or index: a non-negative whole number of at most 32 bits. Upstream: pkg/controller/job, parseInt32.
+/// Parses a count or index: a non-negative whole number that fits into an `i32`. Upstream: pkg/controller/job,
+/// parseInt32.
 fn number(text: &str) -> Option<i32> {
     text.parse().ok().filter(|number| *number >= 0)
 }

@@ -22,7 +22,7 @@ pub enum Status {
     True,
     /// `False`
     False,
-    /// `Unknown`
+    /// `Unknown`, or any other word.
     Unknown,
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_waiting_only_for_cloud_gates_may_receive_traffic() {
+    fn pod_waits_only_for_a_prefix_when_its_containers_and_all_other_gates_are_ready() {
         let ready = ("ContainersReady", "True");
         for (gates, conditions, expected) in [
             (&["a.example/x"][..], &[ready][..], true),

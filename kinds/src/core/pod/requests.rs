@@ -17,14 +17,15 @@ pub struct Requests {
     pub started: Time,
     /// Its readiness.
     pub readiness: Readiness,
-    /// Requests of its containers and of the pod as a whole. Shared by the pods of a template.
+    /// Requests of its containers, of its init containers and of the pod as a whole, and its overhead. Shared by the
+    /// pods of a template.
     pub parts: Arc<[PartRequests]>,
 }
 
 /// The state of the Ready condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readiness {
-    /// There is no such condition.
+    /// There is no Ready condition.
     #[default]
     Unset,
     /// `False`.

@@ -11,7 +11,8 @@ impl Pod {
         if self.node.is_empty() { self.target.as_deref().map(|node| &**node) } else { Some(&self.node) }
     }
 
-    /// Reads the target of DaemonSets' pods, and of pods without a controller, which a DaemonSet may adopt.
+    /// Reads the target of an unbound pod, if its controller is a DaemonSet, or if it has no controller, because a
+    /// DaemonSet may adopt it.
     pub(super) fn read_target(&mut self, context: &Decode, spec: &[u8]) {
         let may_have_target = self.meta.controller().is_none_or(|controller| &*controller.kind == "DaemonSet");
         if self.node.is_empty() && may_have_target && context.sections.contains(Self::TARGET) {

@@ -178,10 +178,10 @@ struct Pod<'a> {
     containers: Vec<Container<'a>>,
     init: Vec<Container<'a>>,
     reported: HashMap<&'a str, KubeletResources<'a>>,
-    /// The node has refused a requested change of its resources permanently.
+    /// The node has permanently refused a resize of the pod.
     infeasible: bool,
     pod_level: Resources<'a>,
-    /// The pod has resources of its own, which decide on its QoS class even if they are empty.
+    /// The resources of the pod itself alone determine its QoS class, even if they are empty.
     pod_level_decides: bool,
     overhead: Amounts<'a>,
     qos: &'a str,
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_and_sidecars_count_by_their_runtime() {
+    fn init_containers_count_one_at_a_time_and_sidecars_in_addition() {
         let mut spec = Vec::new();
         put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1"), ("memory", "64Mi")], false);
         put_container(&mut spec, pod_spec::CONTAINERS, "b", &[("cpu", "500m")], false);

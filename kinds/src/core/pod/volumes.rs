@@ -1,4 +1,4 @@
-//! The claims behind a pod's volumes, and the state that decides if the pod may still use them.
+//! The volumes of a pod that storage controllers process, and the state that decides if the pod may still use them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find, find_str};
 
-/// The claims behind a pod's volumes, and the state that decides if the pod may still use them.
+/// The volumes of a pod that storage controllers process, and the state that decides if the pod may still use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volumes {
     /// The volumes with a claim behind them, sorted by the claim's name: a pod may have tens of thousands of them. See
@@ -24,7 +24,8 @@ pub struct Volumes {
     pub csi_drivers: Arc<[Str]>,
     /// An init, regular or ephemeral container runs, or has a status without a state.
     pub is_running: bool,
-    /// `metadata.deletionGracePeriodSeconds` is 0: it was force-deleted, or its kubelet has stopped it.
+    /// `metadata.deletionGracePeriodSeconds` is 0: the pod was deleted without a grace period, or its kubelet has
+    /// stopped it.
     pub has_no_grace: bool,
     /// SELinux labels of mounted volumes, if there are any: see [`SeLinux::mounts`]. Only with section
     /// [`Pod::SELINUX`].

@@ -82,8 +82,8 @@ pub struct Service {
     pub publish_not_ready_addresses: bool,
     /// `spec.trafficDistribution`, as given.
     pub traffic_distribution: Option<Str>,
-    /// Load balancer settings; only with section [`Service::BALANCING`], and only for Services that have or had a load
-    /// balancer.
+    /// Load balancer settings; only with section [`Service::BALANCING`], and only for Services of type LoadBalancer and
+    /// those whose status still has an ingress.
     pub balancing: Option<Box<Balancing>>,
 }
 

@@ -29,7 +29,8 @@ async fn deletions(bench: &Bench, undecodable: &[&str]) -> (Vec<String>, bool) {
     for name in undecodable {
         deliver_undecodable(&bench.reconciler.nodes, ObjectKey::new("", *name));
     }
-    // The worker runs each reconcile like this: after it has read a stale record, the Writer refuses its deletions.
+    // The worker runs each reconcile like this: once the reconcile has read a stale record, the Writer refuses its
+    // deletions.
     let outcome = stale::separately(bench.reconcile()).await;
     let mut deleted = bench.sent("DELETE");
     deleted.sort();
