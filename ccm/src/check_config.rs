@@ -52,7 +52,7 @@ const CLOUD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Reads a manager's command line, which may be copied unchanged, and the configuration that the command line names.
 /// Then makes the provider's first calls, unless `--files-only` is given: they show whether the cloud is reachable and
-/// accepts this cluster. Prints the first problem, if there is one, and returns a failure.
+/// accepts this cluster. Returns success, or prints the first problem and returns a failure.
 pub fn main(arguments: impl IntoIterator<Item = String>, factories: &[Factory]) -> ExitCode {
     let is_word = |argument: &String| [FILES_ONLY, SERVICES].contains(&argument.as_str());
     let (words, flags): (Vec<_>, Vec<_>) = arguments.into_iter().partition(is_word);

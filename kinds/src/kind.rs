@@ -67,7 +67,7 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// Decodes one object (the content of the `runtime.Unknown` envelope).
     ///
     /// # Errors
-    /// When the object is not well-formed, or lacks a field that every object has.
+    /// When the object is not well-formed, or its name or its resourceVersion is missing or invalid.
     fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError>;
 
     /// Returns the object's metadata.

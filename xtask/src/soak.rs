@@ -9,7 +9,7 @@ use crate::test::one_program;
 
 /// Run long random histories, and every scenario once with a crash at each of its writes.
 ///
-/// First the property tests, with this number of histories each and a seed that makes them repeatable; then histories
+/// First the property tests, with --histories histories each and a seed that makes them repeatable; then histories
 /// of Services over the mock cloud, and over moto with a fault proxy; then, on real control planes, every scenario with
 /// a crash at each of its writes and cloud calls, and with each fault; then a hostile tenant, hundreds of custom kinds,
 /// and the metrics and alerts of upstream's programs; last, any bytes and texts for all parsers. A failure names its

@@ -187,7 +187,7 @@ mod tests {
         secrets.load(&provider).await.expect("it exists");
         *stored.lock().expect("no panic") = Ok(Some((2, "two")));
         secrets.refresh(&provider).await;
-        assert_eq!(received.lock().expect("no panic").len(), 1, "it was read a moment ago");
+        assert_eq!(received.lock().expect("no panic").len(), 1, "the Secret was read a moment ago");
         for _ in 0..3 {
             tokio::time::advance(READ_INTERVAL).await;
             secrets.refresh(&provider).await;
@@ -196,7 +196,7 @@ mod tests {
         *stored.lock().expect("no panic") = Ok(None);
         tokio::time::advance(READ_INTERVAL).await;
         secrets.refresh(&provider).await;
-        assert_eq!(received.lock().expect("no panic").last(), Some(&None), "it was deleted");
+        assert_eq!(received.lock().expect("no panic").last(), Some(&None), "the Secret was deleted");
     }
 
     #[tokio::test(start_paused = true)]
@@ -204,12 +204,12 @@ mod tests {
         let (stored, secrets, provider, received) = scripted();
         for broken in [Ok(Some((1, "bad"))), Err(ErrorKind::Denied)] {
             *stored.lock().expect("no panic") = broken;
-            secrets.load(&provider).await.expect_err("it cannot be used");
+            secrets.load(&provider).await.expect_err("the Secret cannot be used");
         }
         *stored.lock().expect("no panic") = Ok(Some((1, "bad")));
         secrets.load(&provider).await.expect_err("the version was not accepted before");
         *stored.lock().expect("no panic") = Ok(Some((2, "good")));
-        secrets.load(&provider).await.expect("it is usable");
+        secrets.load(&provider).await.expect("the Secret is usable");
         let expected = ["bad", "bad", "good"].map(|token| Some(token.to_owned()));
         assert_eq!(*received.lock().expect("no panic"), expected);
     }

@@ -27,7 +27,7 @@ component::flags! {
 component::flags! {
     const CONTROLLERS;
     "Cloud-node-controller" {
-        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses are updated concurrently; 0 for as many as are initialized concurrently";
+        "concurrent-node-status-updates": Int32 = "0", Effective, "Nodes whose addresses, labels and taints are updated concurrently; 0 for as many as are initialized concurrently";
         "concurrent-node-syncs": Int32 = "1", Effective, "Nodes initialized concurrently; 50 instead of upstream's default if the flag is not given, because their cloud requests are sent in batches";
     }
     "Cloud-node-lifecycle-controller" {

@@ -23,8 +23,8 @@ const MANAGER: &str = "manager";
 /// Maximum time until a manager becomes the leader.
 const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Time without requests after which a manager counts as quiet: longer than any delay, so that all effects of a
-/// scenario are counted.
+/// Time without requests after which a manager counts as quiet: longer than the delays between the writes of a
+/// scenario, so that all its effects are counted.
 const SILENCE: Duration = Duration::from_secs(12);
 
 /// Time without writes after which controllers that poll count as being at rest: longer than their periods.

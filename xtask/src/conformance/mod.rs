@@ -20,8 +20,8 @@ use report::Results;
 /// Each manager gets a cluster of its own, one after the other. The specs are those of upstream's e2e.test with
 /// `[Conformance]` and without `[Serial]` in their names, unless chosen otherwise. The report (Markdown, the logs and
 /// JSON of the suite) is written to a folder, whose path is printed. Fails if a spec passes with upstream's manager and
-/// not with ours, if the suite did not run to its end, or if no spec ran; without upstream's manager, if any spec
-/// fails.
+/// not with ours, if the suite did not run to its end, if no spec ran, or if a cluster leaks a resource; without
+/// upstream's manager, if any spec fails.
 ///
 /// Requirements: those of `cargo xtask cluster`, and those of building the images of the suite, which
 /// `docs/conformance.md` lists. A full run takes about 15 minutes for each manager on an idle machine.

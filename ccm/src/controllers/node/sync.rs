@@ -132,7 +132,7 @@ impl CloudNode {
         if !left_out.is_empty() {
             warn!(
                 labels = left_out.join(","),
-                "labels of the cloud provider not set: the node has other values, or the names are reserved"
+                "labels of the cloud provider not set: the node has other values, or the labels are reserved or invalid"
             );
         }
         let mut labels: LabelEdits = labels.into_iter().map(|(key, value)| (key, Some(value))).collect();

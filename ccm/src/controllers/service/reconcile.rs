@@ -214,7 +214,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Wanted { spec, targeting, targets }
     }
 
-    /// Removes the annotations that the provider writes from a request. Adds the other Services to which the load
+    /// Removes from a request the annotations that the provider writes. Adds the other Services to which the load
     /// balancer sends traffic: those that the request names, and `more`. Changes of these requeue this Service.
     pub(super) fn complete(
         &self,

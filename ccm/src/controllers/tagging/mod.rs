@@ -1,8 +1,9 @@
 //! The tagging controller: adds the tags of the command line to the instances of Nodes, and removes them from the
 //! instances of deleted Nodes.
 //!
-//! A label on each Node records the tags of its instance, so that a restart makes no calls. New Nodes are processed in
-//! batches, with one call of the provider. Follows upstream cloud-provider-aws, pkg/controllers/tagging.
+//! A label on each Node contains a checksum of its instance's tags, so that a restart with the same tags makes no
+//! calls. New Nodes are processed in batches, with one call of the provider. Follows upstream cloud-provider-aws,
+//! pkg/controllers/tagging.
 
 mod metrics;
 mod sync;

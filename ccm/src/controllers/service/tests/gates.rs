@@ -1,4 +1,4 @@
-//! Pods that wait for a load balancer which is deleted.
+//! Pods that wait for a load balancer that is being deleted.
 
 use std::sync::Arc;
 use std::time::Duration;

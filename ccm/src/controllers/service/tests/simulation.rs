@@ -246,7 +246,7 @@ impl Simulation {
         self.cloud.clear_faults();
     }
 
-    /// Lets the process crash right after its `n`-th write or counted call from now, from one.
+    /// Lets the process crash right after its `n`-th write or counted call from now; 1 is the next one.
     pub fn die_after(&self, n: u64) {
         self.server().dies_after = Some(n);
     }
