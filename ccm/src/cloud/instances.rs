@@ -72,7 +72,7 @@ type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
 pub struct Describer {
     instances: Arc<dyn Instances>,
     waiting: Arc<Mutex<Vec<PendingRequest>>>,
-    /// Locked during a call of the cloud.
+    /// Locked during a call of the cloud, unless the previous call hangs.
     calling: Arc<tokio::sync::Mutex<()>>,
 }
 

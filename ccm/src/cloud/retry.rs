@@ -18,7 +18,8 @@ const FIRST_WAIT_FOR_OPERATOR: Duration = Duration::from_secs(30);
 /// First delay after a conflict with another client.
 const CONFLICT_WAIT: Duration = Duration::from_secs(1);
 
-/// Minimum delay after the first throttled call; it doubles with each further failure.
+/// Minimum delay after the first throttled call for which the cloud requests a delay; it doubles with each further
+/// failure.
 const FIRST_THROTTLE_WAIT: Duration = Duration::from_millis(500);
 
 /// Limit of this minimum. It is low, because targets are not updated before the end of the delay.

@@ -47,8 +47,8 @@ pub(super) struct Lifecycle {
     pub(super) workers: usize,
 }
 
-/// The only key: a round over all nodes.
-pub(super) const ROUND: &str = "all nodes";
+/// The only key: a round over the nodes of [`TO_CHECK`].
+pub(super) const ROUND: &str = "all nodes that are not ready, or marked as shut down";
 
 impl Reconcile for Lifecycle {
     type Key = &'static str;

@@ -20,7 +20,7 @@ use crate::cloud::retry::{self, LastReport};
 /// Number of concurrent condition writes.
 const CONCURRENT_WRITES: usize = 8;
 
-/// Maximum delay before a failed route is retried.
+/// Maximum delay before a failed route is retried, unless the cloud requests a longer one.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Access of a pass to the API server.
@@ -107,7 +107,8 @@ impl<S: ClusterAccess> RouteTable<S> {
             }
         }
         self.forget_others(&nodes);
-        // A delay that the cloud requests is limited to the period.
+        // The next pass is at most a period away, even if the cloud requests a longer delay: it skips the changes that
+        // are still in backoff.
         let next = delay.map_or(self.period, |delay| retry::requested_delay(delay).min(self.period));
         // Upstream: route controller, recordRouteSync: a failed change does not make the pass a failed one.
         let result = if results.iter().any(Result::is_ok) { "changed" } else { "noop" };

@@ -190,7 +190,8 @@ fn balance<'a>(service: &Service, wanted: &'a Wanted, state: &LoadBalancerState,
 }
 
 /// Returns true if the targets of an existing load balancer are updated while the retry of a failed call waits: pods
-/// and nodes change in the meantime. Each set of targets is sent once, unless that fails.
+/// and nodes change in the meantime. Each set of targets is sent once, unless that fails; none is sent while the cloud
+/// throttles.
 fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
     let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_none_or(differ)

@@ -138,8 +138,8 @@ pub fn gates_differ(change: &Change<'_, GatedPod>, prefix: &str) -> bool {
     gated && change.old.map(relevant) != change.new.map(relevant)
 }
 
-/// Subscribes to pods. If `gates_differ` returns true for a change, adds the Services that the pod is an endpoint of to
-/// the queue.
+/// Subscribes to pods. If `gates_differ` returns true for a change, adds to the queue the Services whose load balancers
+/// have endpoints of the pod as targets.
 pub fn subscribe_pods<S: Send + Sync + 'static>(
     (pods, prefix): (&Store<GatedPod>, &'static str),
     slices: &Arc<Store<EndpointSlice>>,
