@@ -37,7 +37,7 @@ async fn forecast_service(
     let is_deleted = service.meta.is_deleting();
     let without_request = match decide::desired_state(service, &features.classes, false) {
         DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted and lacks the finalizer")),
-        DesiredState::Nothing => Some(("left", "its spec.loadBalancerClass, or the lack of one, belongs to another controller")),
+        DesiredState::Nothing => Some(("left", "another controller handles its class, or Services without a class")),
         DesiredState::Cleanup if is_deleted => Some(("deleted", "the Service is being deleted")),
         DesiredState::Cleanup => Some(("deleted", "the Service no longer requests a load balancer")),
         DesiredState::LoadBalancer => None,
