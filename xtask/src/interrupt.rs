@@ -66,7 +66,7 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<Result<T, ExitCod
     ended
 }
 
-/// Ends this process with the exit code of a signal.
+/// Ends this process, and programs that it has started, with the exit code of a signal.
 pub fn exit(code: ExitCode) -> ! {
     terminate_children();
     std::process::exit(code.0)

@@ -172,7 +172,7 @@ fn words(text: &'static str) -> Vec<&'static str> {
     text.split_whitespace().collect()
 }
 
-/// Runs all parts, even after one has failed.
+/// Runs all parts, or the selected one, even after one has failed.
 pub fn run(arguments: Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or_else(random_seed);
     println!("histories: {}, seed: {seed}", arguments.histories);

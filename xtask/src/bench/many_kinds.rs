@@ -61,7 +61,7 @@ impl ManyKinds {
         Ok(bed)
     }
 
-    /// Returns the number of kinds in the API server's discovery document.
+    /// Returns the number of the group's kinds in the API server's discovery document.
     async fn served(&self) -> Result<usize> {
         let request = Request::get(format!("/apis/{GROUP}/v1")).body(Vec::new())?;
         // The group does not exist before its first kind is served.

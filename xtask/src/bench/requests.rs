@@ -9,7 +9,7 @@ use control_plane::audit::{Counts, Request};
 pub struct Tally {
     /// All requests, including those for leases and reviews.
     pub all: u64,
-    /// The requests in [`Tally::all`] for the Lease.
+    /// The requests in [`Tally::all`] that get, create, update or patch leases.
     pub leases: u64,
     /// Creations, updates, patches and deletions of objects, including events; leases, reviews and tokens do not count,
     /// because they have no effect on users.

@@ -92,7 +92,7 @@ fn decision(facts: &Facts) -> Decision {
     let reason = if !facts.missing.is_empty() {
         format!("this machine cannot run a real cluster: {}", facts.missing.join("; "))
     } else if !facts.is_built && !facts.may_build {
-        format!("its programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")
+        format!("the cluster's programs are not built: cargo xtask cluster builds them once, or set {ALWAYS}=1")
     } else {
         return Decision::Run;
     };

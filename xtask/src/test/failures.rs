@@ -36,7 +36,7 @@ impl Failures {
         }
     }
 
-    /// Returns the texts of the first failures, one line each.
+    /// Returns the lines of the first failures, and the number of the others.
     pub fn finish(self) -> Vec<String> {
         let more = self.texts.len().saturating_sub(FAILURES);
         let shown = self.texts.into_iter().take(FAILURES).flatten();

@@ -35,7 +35,7 @@ pub use plan::one_program;
 /// Check and test everything: lints, unit and property tests, tests on a real control plane.
 ///
 /// The output ends with a table of the stages and, on a separate line, the sum of all tests: "N passed, N failed". The
-/// exit status is 0 only if every stage passed.
+/// exit status is 0 only if no stage failed.
 ///
 /// Requirements: Rust with rustfmt and clippy; Go, which builds the control plane once (about ten minutes) and finds
 /// upstream's files with the field numbers; Python 3.10 or later, for a mock of AWS.

@@ -56,8 +56,8 @@ struct Row {
     outcome: Outcome,
 }
 
-/// Runs stages, up to the first failure unless `keep_going`, and prints the table. Returns true if all passed. With a
-/// filter, a run without any test is a failure.
+/// Runs stages, up to the first failure unless `keep_going`, and prints the table. Returns true if no stage failed.
+/// With a filter, a run without any test is a failure.
 pub fn run(stages: &[Stage], keep_going: bool, filtered: bool) -> Result<bool> {
     let start = Instant::now();
     let mut rows = Vec::new();

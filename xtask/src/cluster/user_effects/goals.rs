@@ -12,7 +12,7 @@ pub const RESOLUTION: Duration = Duration::from_secs(1);
 pub struct MissedGoals {
     /// The change took longer than with upstream's manager, beyond the tolerance.
     pub time: bool,
-    /// More requests failed.
+    /// More requests failed per run than with upstream's manager, beyond the tolerance.
     pub failed: bool,
     /// The last failed request was later after the change than with upstream's manager, beyond the tolerance.
     pub failures_lasted: bool,

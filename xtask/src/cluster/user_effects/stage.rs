@@ -62,7 +62,7 @@ impl<'a> Stage<'a> {
         Ok(Self { cluster, leases, web, load: None, own, other, updates: 0 })
     }
 
-    /// Runs a scenario, and restores the manager and the node afterwards.
+    /// Runs a scenario; afterwards, restores the manager if it was replaced, and the node if it failed.
     pub async fn run_scenario(&mut self, change: Change, disturbance: Disturbance) -> Result<UserEffects> {
         match change {
             Change::Scale => self.scale_servers(0).await?,
