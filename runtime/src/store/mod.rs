@@ -154,13 +154,12 @@ impl<K: Kind> Store<K> {
 
     /// Returns the record with this name.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.noting_stale(self.read(|records| records.get(&key.namespace, &key.name)))
+        self.read_noting_stale(|records| records.get(&key.namespace, &key.name))
     }
 
     /// Returns the record with this name if it still has this uid.
     pub fn get_with_uid(&self, namespace: &str, name: &str, uid: &Uid) -> Option<Arc<K>> {
-        let record = self.read(|records| records.get(namespace, name)).filter(|record| record.meta().uid == *uid);
-        self.noting_stale(record)
+        self.read_noting_stale(|records| records.get(namespace, name).filter(|record| record.meta().uid == *uid))
     }
 
     /// Returns the records that an index holds under a value, in no particular order.
@@ -168,7 +167,7 @@ impl<K: Kind> Store<K> {
     /// # Panics
     /// When the index was not declared: a defect of the controller's descriptor.
     pub fn by_index(&self, index: &Index<K>, key: u64) -> Vec<Arc<K>> {
-        self.noting_stale(self.read(|records| records.by_index(index.name, key)))
+        self.read_noting_stale(|records| records.by_index(index.name, key))
     }
 
     /// Returns the records that an index holds under a value, and the keys of all undecodable objects of the kind. The
@@ -196,33 +195,28 @@ impl<K: Kind> Store<K> {
     /// # Panics
     /// Same as [`Store::by_index`].
     pub fn by_rarest(&self, index: &Index<K>, keys: impl Iterator<Item = u64>) -> Vec<Arc<K>> {
-        self.noting_stale(self.read(|records| {
+        self.read_noting_stale(|records| {
             let rarest = keys.min_by_key(|key| records.count(index.name, *key));
             rarest.map(|key| records.by_index(index.name, key)).unwrap_or_default()
-        }))
+        })
     }
 
     /// Returns all records, in no particular order.
     ///
     /// Costs O(n). Use it for reports, never in a reconcile of one key.
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.noting_stale(self.read(|records| records.iter().cloned().collect::<Vec<_>>()))
+        self.read_noting_stale(|records| records.iter().cloned().collect::<Vec<_>>())
     }
 
     /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
     /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {
-        let mut stale_records = Vec::new();
-        let is_found = self.read(|records| {
+        self.read(|records| {
             records.iter().any(|record| {
-                if !self.undecodable.is_empty() && self.undecodable.contains(&record.meta().key()) {
-                    stale_records.push(record.clone());
-                }
+                self.note_stale([record]);
                 matches(record)
             })
-        });
-        self.noting_stale(stale_records);
-        is_found
+        })
     }
 
     /// Returns the number of records.
@@ -258,18 +252,31 @@ impl<K: Kind> Store<K> {
         self.read(|records| self.undecodable.count(|key| records.get(&key.namespace, &key.name).is_some()))
     }
 
-    /// Records in the running reconcile which of these records are stale.
-    fn noting_stale<R>(&self, records: R) -> R
+    /// Returns what `read` returns, and records in the running reconcile which of these records are stale. Both happen
+    /// under one lock: a decodable state that arrives in between would make a record that was read appear current.
+    fn read_noting_stale<R>(&self, read: impl FnOnce(&Indexed<K>) -> R) -> R
     where
         for<'a> &'a R: IntoIterator<Item = &'a Arc<K>>,
     {
-        if !self.undecodable.is_empty() {
-            let keys = (&records).into_iter().map(|record| record.meta().key());
-            for key in keys.filter(|key| self.undecodable.contains(key)) {
-                stale::note(&key.namespace, || format!("{} {key}", K::RESOURCE.kind));
-            }
+        self.read(|records| {
+            let found = read(records);
+            self.note_stale(&found);
+            found
+        })
+    }
+
+    /// Records in the running reconcile which of these records are stale.
+    fn note_stale<'a>(&self, records: impl IntoIterator<Item = &'a Arc<K>>)
+    where
+        K: 'a,
+    {
+        if self.undecodable.is_empty() {
+            return;
         }
-        records
+        let keys = records.into_iter().map(|record| record.meta().key());
+        for key in keys.filter(|key| self.undecodable.contains(key)) {
+            stale::note(&key.namespace, || format!("{} {key}", K::RESOURCE.kind));
+        }
     }
 
     /// Records that a controller of this process wrote an object at this version.
@@ -354,6 +361,7 @@ impl<K: Kind> Store<K> {
         self.bytes.fetch_add(new.limited_bytes(), Ordering::Relaxed);
         self.release(old.as_deref());
         let key = new.meta().key();
+        // After the record was replaced: see `read_noting_stale`.
         self.undecodable.remove(&key);
         self.forget_written(&key, new.meta().version);
         self.notify(&Change { old: old.as_ref(), new: Some(&new) });
