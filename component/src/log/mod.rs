@@ -21,7 +21,8 @@ use one_line::OneLine;
 /// Libraries that the client and the server use. Their many messages are of little use, and need a higher verbosity.
 const VERBOSE_LIBRARIES: [&str; 4] = ["hyper", "h2", "tower", "rustls"];
 /// Crates whose messages have the same verbosity as those of the binary's crate.
-const OURS: [&str; 2] = ["component", "runtime"];
+const OURS: [&str; 8] =
+    ["cel_check", "component", "kinds", "provider_aws", "provider_kubevirt", "provider_mock", "providers", "runtime"];
 
 /// The verbosity, with exceptions for certain source files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,6 +262,7 @@ mod tests {
             (2, "kcm::workloads::job", Level::DEBUG),
             (4, "runtime", Level::DEBUG),
             (4, "kube_client", Level::INFO),
+            (4, "provider_aws::instances", Level::DEBUG),
             (5, "kube_client", Level::DEBUG),
             (5, "kcm::workloads::job", Level::DEBUG),
             (6, "runtime::write", Level::TRACE),
@@ -271,6 +273,20 @@ mod tests {
         ] {
             assert_eq!(verbosity(level, &[]).max_level(level, target), finest, "--v={level} {target}");
         }
+    }
+
+    #[test]
+    fn crates_of_the_workspace_have_the_verbosity_of_the_binary() {
+        let manifest = include_str!("../../../Cargo.toml");
+        let in_workspace = manifest.lines().filter_map(|line| {
+            let (name, path) = (line.split_once(" = ")?.0, line.split_once("path = \"")?.1);
+            (!path.starts_with("tests/") && !path.starts_with("examples/")).then(|| name.replace('-', "_"))
+        });
+        let mut crates: Vec<String> = in_workspace.collect();
+        // The binaries' own crates, and one of tests.
+        crates.retain(|name| !["kcm", "ccm", "provider_conformance"].contains(&&**name));
+        crates.sort_unstable();
+        assert_eq!(crates, OURS);
     }
 
     #[test]
