@@ -22,6 +22,11 @@ impl UnknownNodes {
         Self(undecodable.into_iter().map(|key| key.name).collect())
     }
 
+    /// Returns true if the node is one of these.
+    pub fn contains(&self, node: &str) -> bool {
+        self.0.contains(node)
+    }
+
     /// Removes the deletions of pods on these nodes from a plan, with their events. Returns the number of pods that are
     /// kept.
     pub fn keep_pods(&self, plan: &mut Plan) -> usize {

@@ -217,7 +217,10 @@ impl DaemonSets {
         let revision = known.revision(work.set);
         let now = (self.clock)();
         let backoff = self.with_backoff(work, |backoff| backoff.clone());
-        let mut plan = decide::manage(work.set, places, revision, now, |node| backoff.remaining(node, now));
+        // The failed pods of these nodes are not deleted, so that no backoff grows.
+        let unknown = |node: &str| work.unknown_nodes.contains(node).then_some(UNKNOWN_NODES_RECHECK);
+        let waits = |node: &str| unknown(node).or_else(|| backoff.remaining(node, now));
+        let mut plan = decide::manage(work.set, places, revision, now, waits);
         acted.again = plan.again;
         let mut kept = work.unknown_nodes.keep_pods(&mut plan);
         if plan.is_nothing()
@@ -398,8 +401,9 @@ impl DaemonSets {
     }
 }
 
-/// Delay after which a rolling update that is limited by an undecodable Node is reconciled again: a change that makes
-/// the Node decodable requeues the DaemonSet only if it also changes the Node's fitness.
+/// Delay after which a rolling update that is limited by an undecodable Node, or a failed pod on such a Node, is
+/// reconciled again: a change that makes the Node decodable requeues the DaemonSet only if it also changes the Node's
+/// fitness.
 const UNKNOWN_NODES_RECHECK: Duration = Duration::from_secs(60);
 
 /// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.

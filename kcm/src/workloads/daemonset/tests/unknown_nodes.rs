@@ -1,11 +1,15 @@
 //! Nodes that cannot be decoded: their pods are kept, and rolling updates count them.
 
+use std::time::Duration;
+
 use kinds::meta::ObjectKey;
 use runtime::stale;
 use runtime::testing::deliver_undecodable;
+use runtime::worker::Outcome;
 
 use super::reconcile::{Bench, agent, owned};
 use super::*;
+use crate::workloads::daemonset::decide::status;
 use crate::workloads::daemonset::decide_roll::Bounds;
 use crate::workloads::daemonset::decide_unknown::UnknownNodes;
 
@@ -93,6 +97,22 @@ async fn rolling_update_skips_the_pods_of_nodes_that_cannot_be_decoded() {
     let pods = [on("node-1", outdated("a")), on("node-2", outdated("b"))];
     let bench = Bench::new(set, &["node-1", "node-2"], pods, "").await;
     assert_eq!(deletions(&bench, &["node-1"]).await, (vec!["b".to_owned()], true));
+}
+
+#[tokio::test]
+async fn failed_pods_of_undecodable_nodes_wait_and_get_no_second_pod() {
+    let failed = |name: &str| on("node-1", ended(owned(name), Phase::Failed));
+    for pods in [vec![failed("a")], vec![failed("a"), failed("b")]] {
+        let mut set = agent(7);
+        set.strategy = rolling(0, 1);
+        set.status =
+            status(&set, &[named(1, Some(RUNS), vec![ended(owned("a"), Phase::Failed)])], REVISION, now(), true);
+        let bench = Bench::new(set, &["node-1"], pods, "").await;
+        deliver_undecodable(&bench.reconciler.nodes, ObjectKey::new("", "node-1"));
+        let outcome = stale::separately(bench.reconcile()).await;
+        assert_eq!(outcome, Ok(Outcome::RequeueAfter(Duration::from_secs(60))));
+        assert!(bench.sent("POST").is_empty() && bench.sent("DELETE").is_empty());
+    }
 }
 
 #[test]
