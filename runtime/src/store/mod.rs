@@ -247,6 +247,17 @@ impl<K: Kind> Store<K> {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
+    /// Returns the keys of the objects on the server without a record: no state of them could be decoded. A record that
+    /// is read afterwards and missing belongs to one of these objects, or to none on the server.
+    pub fn undecodable_without_record(&self) -> HashSet<ObjectKey> {
+        // An object that becomes decodable has its record before it is removed from the undecodable ones.
+        let mut keys = self.undecodable.all();
+        if !keys.is_empty() {
+            self.read(|records| keys.retain(|key| records.get(&key.namespace, &key.name).is_none()));
+        }
+        keys
+    }
+
     /// Returns the number of stale records.
     pub fn stale(&self) -> usize {
         self.read(|records| self.undecodable.count(|key| records.get(&key.namespace, &key.name).is_some()))
@@ -386,8 +397,9 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    /// Returns the keys of all objects, including undecodable ones, to find deletions after a new list.
-    pub(crate) fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
+    /// Returns the keys of all objects, including undecodable ones: to find deletions after a new list, or the objects
+    /// that an undecodable object may refer to. Costs O(n).
+    pub fn keys(&self) -> hashbrown::HashSet<ObjectKey> {
         let undecodable = self.undecodable.all();
         self.read(|records| records.iter().map(|record| record.meta().key()).chain(undecodable).collect())
     }

@@ -106,6 +106,17 @@ async fn undecodable_objects_are_returned_to_the_caller_instead_of_being_noted()
 }
 
 #[test]
+fn undecodable_objects_without_a_record_are_those_that_were_never_decoded() {
+    let (store, key, _) = delivered();
+    let missing = ObjectKey::new("ns", "missing");
+    assert!(store.undecodable_without_record().is_empty());
+    [&key, &missing].into_iter().for_each(|key| assert!(store.set_undecodable(key.clone())));
+    assert_eq!(store.undecodable_without_record(), [missing].into());
+    store.put(Thing(meta("ns", "missing", 6)));
+    assert!(store.undecodable_without_record().is_empty(), "it was decoded");
+}
+
+#[test]
 fn waiter_is_woken_when_the_write_ends_and_when_the_watch_delivers_it() {
     let (store, key, woken) = delivered();
     let first = store.begin_write(&key, 5).expect("no write is in progress");
