@@ -192,8 +192,8 @@ impl Binder {
         }
         let mut written = None;
         let result = self.bind(claim, volume, &mut written).await;
-        let current = self.volumes.get(&volume.meta.key());
-        if let Some(waiting) = self.matcher.release((name, &claim.meta.key()), written, current.as_deref()) {
+        let current = || self.volumes.get(&volume.meta.key());
+        if let Some(waiting) = self.matcher.release((name, &claim.meta.key()), written, current) {
             self.claim_queue.add(waiting);
         }
         if let Some(written) = written {

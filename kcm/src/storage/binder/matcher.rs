@@ -59,17 +59,19 @@ impl Matcher {
     }
 
     /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if
-    /// the volume was not written and is still free.
+    /// the volume was not written and is still free. `current` reads the volume's record, under the lock: otherwise the
+    /// written version could be applied between the read and the lock, when it does not end the hold yet.
     pub fn release(
         &self,
         (volume, claim): (&Str, &ObjectKey),
         written: Option<u64>,
-        current: Option<&PersistentVolume>,
+        current: impl FnOnce() -> Option<Arc<PersistentVolume>>,
     ) -> Option<ObjectKey> {
         let mut state = self.lock();
-        state.volumes.release((volume, claim), written, current.map(|volume| volume.meta.version));
+        let current = current();
+        state.volumes.release((volume, claim), written, current.as_ref().map(|volume| volume.meta.version));
         let is_usable = written.is_none();
-        current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(volume))
+        current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(&volume))
     }
 
     /// Limits a hold after a write to the time in which the written version may still arrive. If the API server's
@@ -104,4 +106,25 @@ fn has_other_fit(old: &PersistentVolume, new: &PersistentVolume) -> bool {
     Bucket::of_volume(old) != Bucket::of_volume(new)
         || (&old.capacity, &old.access_modes) != (&new.capacity, &new.access_modes)
         || old.meta.labels != new.meta.labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::testing::{claim, volume};
+
+    #[test]
+    fn hold_ends_when_the_written_version_is_applied_during_its_release() {
+        let matcher = Matcher::default();
+        let (old, mut new) = (Arc::new(volume("a")), volume("a"));
+        let (name, key) = (&old.meta.name, claim("data").meta.key());
+        new.meta.version = old.meta.version + 1;
+        assert!(matcher.hold(name, &key));
+        matcher.release((name, &key), Some(new.meta.version), || {
+            assert!(matcher.0.try_lock().is_err(), "the written version could be applied now");
+            Some(old.clone())
+        });
+        matcher.apply(&Change { old: Some(&old), new: Some(&Arc::new(new)) });
+        assert!(matcher.hold(name, &key));
+    }
 }

@@ -171,7 +171,7 @@ fn ten_thousand_claims_find_their_volumes_without_scans() {
         assert!(found.insert(volume.meta.name.clone()), "{} was found twice", volume.meta.name);
         let bound = super::builders::volume(&volume.meta.name).of("data", "uid").phase("Bound").record();
         matcher.apply(&Change { old: Some(&volume), new: Some(&bound) });
-        matcher.release((&volume.meta.name, &claim.meta.key()), Some(bound.meta.version), Some(&bound));
+        matcher.release((&volume.meta.name, &claim.meta.key()), Some(bound.meta.version), || Some(bound.clone()));
     }
     // A scan of all volumes for each claim would take minutes in a debug build.
     assert!(started.elapsed() < Duration::from_secs(20), "took {:?}", started.elapsed());
@@ -188,7 +188,7 @@ fn claim_finds_no_second_volume_before_its_binding_is_in_the_cache() {
     assert_eq!(matcher.find(&claim, false), Search::Found(first.clone()));
     assert_eq!(matcher.find(&claim, false), Search::Busy, "a bind is in progress");
     // The volume was written at version 7, then the bind failed.
-    matcher.release((&first.meta.name, &claim.meta.key()), Some(7), Some(&first));
+    matcher.release((&first.meta.name, &claim.meta.key()), Some(7), || Some(first.clone()));
     assert_eq!(matcher.find(&claim, false), Search::Busy, "the record of the volume is outdated");
     let bound = volume("a").of("data", "uid-data").with(|volume| volume.head.version = 7).record();
     matcher.apply(&Change { old: Some(&first), new: Some(&bound) });
@@ -205,7 +205,7 @@ fn volume_whose_binding_was_lost_in_a_restore_of_the_server_is_found_again() {
     matcher.apply(&Change { old: None, new: Some(&volume) });
     assert_eq!(matcher.find(&claim, false), Search::Found(volume.clone()));
     let written = volume.meta.version + 10;
-    matcher.release((&volume.meta.name, &claim.meta.key()), Some(written), Some(&volume));
+    matcher.release((&volume.meta.name, &claim.meta.key()), Some(written), || Some(volume.clone()));
     matcher.expire_hold(store.progress(), &volume.meta.name, written);
     matcher.apply(&Change { old: Some(&volume), new: Some(&volume) });
     assert_eq!(matcher.find(&claim, false), Search::Busy, "the written version may still arrive");
@@ -223,7 +223,7 @@ fn new_hold_of_a_volume_survives_the_end_of_an_earlier_one() {
     matcher.apply(&Change { old: None, new: Some(&old) });
     let written = old.meta.version + 10;
     assert!(matcher.hold(name, &key));
-    matcher.release((name, &key), Some(written), Some(&old));
+    matcher.release((name, &key), Some(written), || Some(old.clone()));
     matcher.expire_hold(store.progress(), name, written);
     let new = volume("a").with(|volume| volume.head.version = written).record();
     matcher.apply(&Change { old: Some(&old), new: Some(&new) });
