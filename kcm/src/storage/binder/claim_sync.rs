@@ -57,11 +57,18 @@ impl Cluster for Binder {
         self.classes.get(&ObjectKey::new("", name))
     }
 
+    fn is_class_undecodable(&self, name: &str) -> bool {
+        self.classes.undecodable_without_record().contains(&ObjectKey::new("", name))
+    }
+
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         self.matcher.find(claim, is_delayed)
     }
 
     fn default_class(&self) -> Option<Str> {
+        if self.classes.undecodable() > 0 {
+            return None;
+        }
         let defaults = self.classes.all().into_iter().filter(|class| class.is_default);
         // Of several default classes the newest counts, or the first by name among those of the same age.
         let best =
@@ -259,8 +266,12 @@ impl Binder {
     /// Returns the first status of the condition `Unused` of a claim that becomes bound. It is written together with
     /// the binding. If the cache lacks a pod, the controller that maintains the condition corrects it when the watch
     /// delivers the pod.
-    fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
+    pub fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
+            return None;
+        }
+        // A pod that cannot be decoded may use the claim. The controller that maintains the condition lists the pods.
+        if self.pods.undecodable_in(&claim.meta.namespace) > 0 {
             return None;
         }
         let pods = self.pods.by_index(&pods_by_claim(), using_claim(&claim.meta.namespace, &claim.meta.name));

@@ -19,9 +19,11 @@ pub trait Cluster {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
+    /// Returns true if a storage class that [`Cluster::class`] does not return afterwards may exist: it is undecodable.
+    fn is_class_undecodable(&self, name: &str) -> bool;
     /// Searches for the best volume for a claim.
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
-    /// Returns the name of the default class.
+    /// Returns the name of the default class; `None` if it is not known, because a class is undecodable.
     fn default_class(&self) -> Option<Str>;
     /// Returns the names of active pods without a node that use the claim.
     fn unscheduled_pods(&self, claim: &PersistentVolumeClaim) -> Vec<Str>;
@@ -108,10 +110,12 @@ pub fn may_have_any_volume(claim: &PersistentVolumeClaim) -> bool {
 /// Returns true if the binding of a claim waits for a pod.
 ///
 /// # Errors
-/// When the class has no binding mode.
+/// When the class has no binding mode or is undecodable.
 pub fn is_delayed(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<bool, String> {
     match claim.class() {
         "" => Ok(false),
+        // A binding cannot be undone: the volume may be in a zone in which the pod cannot run.
+        name if cluster.is_class_undecodable(name) => Err(format!("StorageClass {name:?} cannot be decoded")),
         name => cluster.class(name).map_or(Ok(false), |class| match class.binding_mode {
             Some(mode) => Ok(mode == BindingMode::WaitForFirstConsumer),
             None => Err(format!("VolumeBindingMode not set for StorageClass {name:?}")),

@@ -100,6 +100,9 @@ impl Binder {
             return Ok(Outcome::Done);
         };
         drop(draft);
+        if claim_key(volume).is_some_and(|claim| self.pods.undecodable_in(&claim.namespace) > 0) {
+            return Err(Stop::Error("not wiping the volume: a pod that may use it cannot be decoded".to_owned()));
+        }
         if let Some(notice) = event_about_users(&self.users_of_released(volume)) {
             self.notices.record_waiting(volume, &notice);
             return later;

@@ -15,6 +15,7 @@ use crate::storage::binder::volume_index::VolumeIndex;
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+const UNDECODABLE_CLASS: &str = "garbled";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// A cluster that is read without caches.
@@ -32,6 +33,10 @@ impl Cluster for FakeCluster {
 
     fn class(&self, name: &str) -> Option<Arc<StorageClass>> {
         self.classes.iter().find(|class| *class.meta.name == *name).cloned()
+    }
+
+    fn is_class_undecodable(&self, name: &str) -> bool {
+        name == UNDECODABLE_CLASS
     }
 
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
@@ -162,6 +167,7 @@ fn unbound_claim_takes_the_best_volume_or_waits() {
             vec![volume("a").with(|volume| volume.class = "none")],
             "bind a",
         ),
+        ("class is undecodable", claim("data").class(UNDECODABLE_CLASS), vec![], "error"),
         ("class without a mode", claim("data").class("broken"), vec![], "error"),
         (
             "14-3 volume modes differ",

@@ -1,5 +1,5 @@
 //! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also claim references with
-//! invalid names.
+//! invalid names, and undecodable objects.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,12 +16,13 @@ use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
 use runtime::worker::Reconcile;
 
-use super::builders::{Backend, VolumeSpec, claim, volume};
+use super::builders::{Backend, VolumeSpec, claim, class, volume};
 use crate::flags;
 use crate::storage::binder::claim_sync::Claims;
+use crate::storage::binder::decide_claim::Cluster;
 use crate::storage::binder::metrics::Operations;
 use crate::storage::binder::notices::Notices;
 use crate::storage::binder::reconciler::{Binder, Settings};
@@ -222,6 +223,32 @@ async fn volume_without_a_recycler_fails_once_no_pod_uses_it() {
     assert!(bed.reconcile().await.is_empty(), "a pod uses it");
     deliver_deletion(&bed.binder.pods, &pod.meta.key());
     assert_eq!(bed.reconcile().await, ["PUT persistentvolumes/pv/status"]);
+}
+
+#[tokio::test]
+async fn undecodable_pods_count_as_users_of_the_claims_in_their_namespace() {
+    for (namespace, is_known) in [("other", true), ("shop", false)] {
+        let mut bed = Bed::new().await;
+        bed.set_volume(1, "Released", Some("first"), "Recycle");
+        Arc::get_mut(&mut bed.binder).expect("the only reference").settings.tracks_unused = true;
+        deliver_undecodable(&bed.binder.pods, ObjectKey::new(namespace, "web"));
+        let wiped = Volumes(bed.binder.clone()).reconcile(&ObjectKey::new("", "pv")).await;
+        assert_eq!(wiped.is_ok(), is_known, "{namespace}: {wiped:?}");
+        assert_eq!(lock(&bed.server).created_pods, usize::from(is_known), "{namespace}");
+        assert_eq!(bed.binder.first_unused(&claim("data").record()).is_some(), is_known, "{namespace}");
+    }
+}
+
+#[tokio::test]
+async fn default_class_is_not_known_while_a_class_is_undecodable() {
+    let bed = Bed::new().await;
+    let default = class("gold", "csi.example.com", "Immediate", true, 0);
+    deliver(&bed.binder.classes, (*default).clone());
+    assert_eq!(bed.binder.default_class().as_deref(), Some("gold"));
+    deliver_undecodable(&bed.binder.classes, ObjectKey::new("", "garbled"));
+    assert_eq!(bed.binder.default_class(), None);
+    let classes = ["gold", "garbled", "missing"];
+    assert_eq!(classes.map(|name| bed.binder.is_class_undecodable(name)), [false, true, false]);
 }
 
 /// The API server accepts any reference to a claim.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use http::Method;
 use jiff::Timestamp;
+use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::Phase;
 use kinds::schema::{object_meta, persistent_volume_claim as object, persistent_volume_claim_status as status};
 use kinds::splice::with_part;
@@ -14,7 +15,7 @@ use kinds::{Decode, Kind, PersistentVolumeClaim, Time, envelope};
 use runtime::consistency::Consistency;
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::testing::{clients, deliver, deliver_deletion, filled_store, writer_of};
+use runtime::testing::{clients, deliver, deliver_deletion, deliver_undecodable, filled_store, writer_of};
 use runtime::worker::Reconcile;
 use tokio::time::advance;
 
@@ -153,6 +154,25 @@ async fn claim_whose_pod_ends_is_not_read_if_it_has_the_version_written_for_the_
     assert_eq!(bed.result(), (Some(true), b"kept".to_vec()));
     bed.start_pod();
     assert_eq!(bed.reconcile().await, [Method::GET, Method::PUT], "unused claims are not kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_does_not_become_unused_while_a_pod_of_its_namespace_cannot_be_decoded() {
+    for (namespace, expected) in [("other", Some(true)), ("default", Some(false))] {
+        let mut bed = Bed::new().await;
+        bed.start_pod();
+        bed.reconcile().await;
+        bed.end_pod();
+        let claim = read(&lock(&bed.server).claim);
+        let users = &mut bed.reconciler.protection.users;
+        users.lists = SharedReads::new(|_| async { Err("a pod cannot be decoded".to_owned()) }.boxed());
+        deliver_undecodable(&users.pods, ObjectKey::new(namespace, "web"));
+        deliver(&bed.reconciler.protection.objects, claim.clone());
+        bed.reconciler.idle.record_idle(&claim.meta.key());
+        advance(Duration::from_secs(5)).await;
+        let outcome = bed.reconciler.reconcile(&claim.meta.key()).await;
+        assert_eq!((outcome.is_ok(), bed.result().0), (expected == Some(true), expected), "{namespace}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,6 +55,10 @@ impl Cluster for Controller {
         self.classes.iter().find(|class| &*class.meta.name == name).cloned()
     }
 
+    fn is_class_undecodable(&self, _: &str) -> bool {
+        false
+    }
+
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut index = VolumeIndex::default();
         self.volumes.values().for_each(|volume| index.apply(None, Some(volume)));
