@@ -10,6 +10,10 @@ use std::time::Duration;
 /// Upstream: pkg/controller/volume/attachdetach, DefaultTimerConfig.
 pub const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(6 * 60);
 
+/// Time after which a step that waits for an undecodable object is decided again. The deletion of such an object
+/// requeues nothing.
+pub const UNDECODABLE_RECHECK: Duration = Duration::from_secs(60);
+
 /// State of a volume's attachment to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attachment {
@@ -25,6 +29,9 @@ pub enum Attachment {
     Attached,
     /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
+    /// The attachment cannot be decoded. Or its kubelet attaches the volume, and the node cannot be decoded. The volume
+    /// may be attached; nothing is changed until its state is known.
+    Unknown,
 }
 
 /// A node of a volume: a pod there uses the volume, or the volume may be attached to it.
@@ -71,6 +78,9 @@ pub struct Rules {
     pub is_exclusive: bool,
     /// A volume in use is never detached from an unhealthy node because of a timeout.
     pub is_timeout_disabled: bool,
+    /// A pod may use the volume although none is known, because an object is undecodable. The volume is not detached
+    /// because of a timeout: no kubelet has confirmed that no pod uses it.
+    pub may_have_undecodable_users: bool,
 }
 
 /// Reason why a volume may be detached although a kubelet reports it as in use.
@@ -98,6 +108,8 @@ pub enum Step {
     /// The previous attachment is being deleted: wait. Afterwards the volume is attached again, or nothing remains to
     /// do.
     AwaitDetach,
+    /// An object has to be decodable before the volume's state is known: wait, and change nothing.
+    AwaitDecodable,
     /// The kubelet uses the volume: wait, at most for this time if a time is set.
     AwaitUnmount(Option<Duration>),
     /// Remove the volume from the node's status, which precedes each detachment.
@@ -119,7 +131,8 @@ impl Site {
 
     /// Returns the reason why a volume in use may be detached from the node, if there is one.
     fn forced(&self, rules: Rules) -> Option<ForceDetachReason> {
-        let is_overdue = !rules.is_timeout_disabled && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
+        let can_time_out = !rules.is_timeout_disabled && !rules.may_have_undecodable_users;
+        let is_overdue = can_time_out && self.unwanted_for >= MAX_WAIT_FOR_UNMOUNT;
         if is_overdue && !self.is_healthy() {
             return Some(ForceDetachReason::Timeout);
         }
@@ -140,6 +153,7 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Attached => Step::List,
             Attachment::Requested => Step::AwaitAttach,
             Attachment::Deleting => Step::AwaitDetach,
+            Attachment::Unknown => Step::AwaitDecodable,
             Attachment::Absent if !site.node.exists => Step::Idle,
             // The response to a repeated request shows whether the attachment exists. Until then the volume is attached
             // to no other node.
@@ -162,6 +176,9 @@ fn chosen_to_attach(sites: &[Site]) -> Option<usize> {
 
 /// Decides about a volume that no pod uses on a node.
 fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
+    if site.attachment == Attachment::Unknown {
+        return Step::AwaitDecodable;
+    }
     // The kubelet of such a node attaches and detaches its volumes itself.
     if site.node.exists && !site.node.is_managed {
         return Step::Idle;
@@ -177,7 +194,9 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     let forced = site.forced(rules);
     if site.is_in_use && forced.is_none() {
         let can_time_out = !rules.is_timeout_disabled && !site.is_healthy();
-        return Step::AwaitUnmount(can_time_out.then(|| MAX_WAIT_FOR_UNMOUNT.saturating_sub(site.unwanted_for)));
+        let remaining = MAX_WAIT_FOR_UNMOUNT.saturating_sub(site.unwanted_for);
+        let recheck = if rules.may_have_undecodable_users { UNDECODABLE_RECHECK } else { Duration::ZERO };
+        return Step::AwaitUnmount(can_time_out.then_some(remaining.max(recheck)));
     }
     if site.node.exists && site.is_listed {
         return Step::Unlist;
@@ -192,8 +211,9 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
 mod tests {
     use super::*;
 
-    const EXCLUSIVE: Rules = Rules { is_exclusive: true, is_timeout_disabled: false };
-    const SHARED: Rules = Rules { is_exclusive: false, is_timeout_disabled: false };
+    const EXCLUSIVE: Rules =
+        Rules { is_exclusive: true, is_timeout_disabled: false, may_have_undecodable_users: false };
+    const SHARED: Rules = Rules { is_exclusive: false, ..EXCLUSIVE };
     const HEALTHY: NodeState = NodeState { exists: true, is_managed: true, is_ready: true, is_out_of_service: false };
     const LOST: NodeState = NodeState { is_ready: false, ..HEALTHY };
     const DELETED: NodeState =
@@ -220,6 +240,7 @@ mod tests {
             (Attachment::Requested, Step::AwaitAttach),
             (Attachment::Attached, Step::List),
             (Attachment::Deleting, Step::AwaitDetach),
+            (Attachment::Unknown, Step::AwaitDecodable),
         ] {
             for rules in [EXCLUSIVE, SHARED] {
                 assert_eq!(one(wanted(attachment), rules), expected, "{attachment:?}");
@@ -231,7 +252,13 @@ mod tests {
     #[test]
     fn exclusive_volume_waits_for_each_other_node_that_may_have_it() {
         let elsewhere = |site: Site| decide(&[site, wanted(Attachment::Absent)], EXCLUSIVE)[1];
-        for attachment in [Attachment::Uncertain, Attachment::Requested, Attachment::Attached, Attachment::Deleting] {
+        for attachment in [
+            Attachment::Uncertain,
+            Attachment::Requested,
+            Attachment::Attached,
+            Attachment::Deleting,
+            Attachment::Unknown,
+        ] {
             for is_wanted in [false, true] {
                 let other = Site { is_wanted, ..wanted(attachment) };
                 assert_eq!(elsewhere(other.clone()), Step::AwaitOtherNode, "{attachment:?}");
@@ -274,6 +301,34 @@ mod tests {
         let stale = Site { attachment: Attachment::Absent, is_listed: true, ..site };
         assert_eq!(one(Site { is_in_use: true, ..stale.clone() }, EXCLUSIVE), Step::Unlist);
         assert_eq!(one(stale, SHARED), Step::Unlist);
+    }
+
+    #[test]
+    fn attachment_in_an_unknown_state_is_left_alone() {
+        for node in [HEALTHY, LOST, TAINTED, DELETED, NodeState { is_managed: false, ..HEALTHY }] {
+            for (is_listed, is_in_use) in [(false, false), (true, false), (true, true)] {
+                let site = Site { attachment: Attachment::Unknown, is_listed, is_in_use, ..unwanted(node) };
+                let late = Site { unwanted_for: MAX_WAIT_FOR_UNMOUNT, ..site.clone() };
+                assert_eq!([one(site, EXCLUSIVE), one(late, EXCLUSIVE)], [Step::AwaitDecodable; 2], "{node:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn volume_whose_pods_may_be_undecodable_is_not_detached_because_of_a_timeout() {
+        let rules = Rules { may_have_undecodable_users: true, ..EXCLUSIVE };
+        let used = |node| Site { is_in_use: true, ..unwanted(node) };
+        let remaining = Duration::from_secs(200);
+        for (node, waited, expected) in [
+            (HEALTHY, MAX_WAIT_FOR_UNMOUNT, Step::AwaitUnmount(None)),
+            (LOST, MAX_WAIT_FOR_UNMOUNT - remaining, Step::AwaitUnmount(Some(remaining))),
+            (LOST, MAX_WAIT_FOR_UNMOUNT, Step::AwaitUnmount(Some(UNDECODABLE_RECHECK))),
+            (DELETED, MAX_WAIT_FOR_UNMOUNT, Step::AwaitUnmount(Some(UNDECODABLE_RECHECK))),
+            (TAINTED, MAX_WAIT_FOR_UNMOUNT, Step::Detach(Some(ForceDetachReason::OutOfService))),
+        ] {
+            assert_eq!(one(Site { unwanted_for: waited, ..used(node) }, rules), expected, "{node:?}");
+        }
+        assert_eq!(one(unwanted(LOST), rules), Step::Detach(None), "its kubelet has released the volume");
     }
 
     #[test]

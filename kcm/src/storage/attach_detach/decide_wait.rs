@@ -63,6 +63,7 @@ mod tests {
                 later(DETACH_GRACE),
             ),
             ("driver works", released(), Step::AwaitDetach, false, later(DETACH_GRACE)),
+            ("not decodable", released(), Step::AwaitDecodable, false, now),
             ("driver has failed", released(), Step::AwaitDetach, true, now),
             ("not there", Site { attachment: Attachment::Absent, ..released() }, Step::Idle, false, None),
         ] {

@@ -32,6 +32,7 @@ mod reconcile;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod undecodable;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,6 +62,8 @@ pub struct Observation {
     pub inline: Option<InlineVolume>,
     /// The volume may be attached to one node only.
     pub is_exclusive: bool,
+    /// A pod may use the volume although none is known, because an object is undecodable.
+    pub may_have_undecodable_users: bool,
 }
 
 /// A volume by its unique name.
@@ -69,9 +71,9 @@ pub struct NamedVolume<'a> {
     pub name: &'a Str,
     pub plugin: Plugin<'a>,
     /// The PersistentVolumes with this name, sorted by their own names.
-    volumes: Vec<Arc<PersistentVolume>>,
+    pub volumes: Vec<Arc<PersistentVolume>>,
     /// Pods define the volume themselves.
-    is_defined_by_pods: bool,
+    pub is_defined_by_pods: bool,
 }
 
 impl NamedVolume<'_> {
@@ -86,8 +88,8 @@ struct KnownSite {
     is_wanted: bool,
     is_writing: bool,
     has_foreign: bool,
-    /// The kubelet of a deleted node used the volume when the node was deleted; `None` if that is not known.
-    last_use: Option<bool>,
+    /// The attachment is undecodable; or the node is, if its kubelet attaches the volume.
+    is_undecodable: bool,
     attachment: Option<Arc<VolumeAttachment>>,
     memory: SiteMemory,
 }
@@ -168,6 +170,8 @@ impl Caches {
     pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
         let NamedVolume { name, plugin, volumes, .. } = volume;
         let (name, plugin, scope) = (*name, *plugin, &extent.nodes);
+        let undecodable = self.undecodable_attachments(plugin);
+        let may_have_undecodable_users = self.may_have_undecodable_users(volume);
         let (used, inline) = self.update_users(volume, extent, memory);
         let mut sites = memory.sites(name, scope);
         let wanted = memory.nodes_with_users(name, scope);
@@ -176,16 +180,17 @@ impl Caches {
         let attached = attachments.iter().map(|attachment| &attachment.node);
         let mut nodes: BTreeSet<Str> = sites.keys().chain(&wanted).chain(attached).cloned().collect();
         nodes.extend(self.listing_nodes(name, scope));
+        nodes.extend(undecodable.nodes(&self.nodes, scope));
         let place = |node: Str| {
             let site = KnownSite {
                 is_wanted: wanted.contains(&node),
                 is_writing: memory.may_be_writing(&node, name),
                 has_foreign: foreign.contains(&node),
-                last_use: memory.last_use(&node, name),
+                is_undecodable: undecodable.has(&node),
                 attachment: self.attachment(plugin, &node),
                 memory: sites.remove(&node).unwrap_or_default(),
             };
-            self.place(name, node, site, now)
+            self.place(name, node, site, memory, now)
         };
         let places = nodes.into_iter().map(place).collect();
         // If several volumes have the same storage, the strictest rule applies. A deleted volume, whose access modes
@@ -201,7 +206,7 @@ impl Caches {
             (None, Some(volume)) => volume.meta.name.clone(),
             (None, None) => name.clone(),
         };
-        Observation { places, label, volume, inline, is_exclusive }
+        Observation { places, label, volume, inline, is_exclusive, may_have_undecodable_users }
     }
 
     /// Returns the nodes in the scope whose status lists a volume, or whose kubelet uses and attaches it.
@@ -391,32 +396,35 @@ impl Caches {
         self.attachments.get(&ObjectKey::new("", attachment_name(driver, handle, node)))
     }
 
-    fn place(&self, name: &Str, node: Str, known: KnownSite, now: Instant) -> Place {
-        let KnownSite { is_wanted, is_writing, has_foreign, last_use, attachment, mut memory } = known;
+    fn place(&self, name: &Str, node: Str, known: KnownSite, remembered: &Memory, now: Instant) -> Place {
+        let KnownSite { is_wanted, is_writing, has_foreign, is_undecodable, attachment, mut memory } = known;
         let record = self.node(&node);
         let volumes = record.as_ref().and_then(|node| node.volumes.as_ref());
         let is_listed = volumes.is_some_and(|volumes| volumes.lists(name));
-        let last_use = last_use.filter(|_| record.is_none());
+        // The last use of a deleted node is read after its record was found missing. It may not be stored yet.
+        let last_use = if record.is_none() { remembered.last_use(&node, name) } else { None };
         let is_in_use = volumes.map(|volumes| volumes.uses(name)).or(last_use);
         if is_wanted {
             memory.unwanted_since = None;
         } else {
             memory.unwanted_since.get_or_insert(now);
         }
-        if attachment.is_some() {
+        let is_by_kubelet = is_attached_by_kubelet(name);
+        let is_unknown = is_undecodable && if is_by_kubelet { record.is_none() } else { attachment.is_none() };
+        if attachment.is_some() || is_unknown {
             memory.uncertain_since = None;
         }
-        let is_by_kubelet = is_attached_by_kubelet(name);
         memory.is_held |= is_by_kubelet && is_listed;
         // A machine may still use the volume after its Node was deleted.
         let can_be_used = record.is_some() || memory.is_attached;
         // A kubelet reports a wanted volume as in use before it attaches the volume.
-        let is_unreleased = is_by_kubelet && !is_wanted && can_be_used && is_in_use == Some(true);
+        let is_unreleased = is_by_kubelet && !is_wanted && can_be_used && is_in_use.unwrap_or(record.is_none());
         memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
             Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,
             Some(attachment) if attachment.attached => Attachment::Attached,
             Some(_) => Attachment::Requested,
+            None if is_unknown => Attachment::Unknown,
             None if memory.uncertain_since.is_some() => Attachment::Uncertain,
             None if memory.is_held => Attachment::Attached,
             None if is_unreleased && !memory.is_abandoned => Attachment::Uncertain,

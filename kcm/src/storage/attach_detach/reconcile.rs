@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::changes::{Extent, Pods, Scope};
-use super::decide::{Attachment, Rules, Site, Step, decide};
+use super::decide::{Attachment, Rules, Site, Step, UNDECODABLE_RECHECK, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::Operations;
 use super::observe::{Caches, NamedVolume, Observation, Place};
@@ -114,8 +114,11 @@ impl AttachDetach {
         #[cfg(test)]
         self.memory.visit(observation.places.len());
         let sites: Vec<Site> = observation.places.iter().map(|place| place.site.clone()).collect();
-        let rules =
-            Rules { is_exclusive: observation.is_exclusive, is_timeout_disabled: self.settings.is_timeout_disabled };
+        let rules = Rules {
+            is_exclusive: observation.is_exclusive,
+            is_timeout_disabled: self.settings.is_timeout_disabled,
+            may_have_undecodable_users: observation.may_have_undecodable_users,
+        };
         let steps = decide(&sites, rules);
         let occupants: Vec<usize> = (0..sites.len()).filter(|at| sites[*at].occupies()).collect();
         let mut memories: Vec<SiteMemory> = observation.places.iter().map(|place| place.memory.clone()).collect();
@@ -192,7 +195,7 @@ impl AttachDetach {
         if !matches!(step, Step::AwaitOtherNode) {
             memory.is_wait_reported &= place.site.is_wanted;
         }
-        if step != Step::List && place.site.is_wanted && place.site.is_listed {
+        if !matches!(step, Step::List | Step::AwaitDecodable) && place.site.is_wanted && place.site.is_listed {
             self.set_listed(subject, place, false, true);
         }
         match step {
@@ -207,6 +210,10 @@ impl AttachDetach {
             Step::AwaitDetach => {
                 self.await_detach(subject, place, memory);
                 Ok(None)
+            }
+            Step::AwaitDecodable => {
+                debug!(volume = %subject.name, node = %place.node, "waiting until the attachment can be decoded");
+                Ok(Some(UNDECODABLE_RECHECK))
             }
             Step::AwaitUnmount(remaining) => Ok(remaining),
             Step::Unlist => {

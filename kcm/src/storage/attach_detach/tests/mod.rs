@@ -5,4 +5,5 @@ mod detach;
 mod model;
 mod observe;
 mod reconcile;
+mod undecodable;
 mod users;

@@ -301,7 +301,8 @@ impl Model {
             }
         }
         let sites: Vec<Site> = (0..NODES).map(|node| self.site(node)).collect();
-        let steps = decide(&sites, Rules { is_exclusive: true, is_timeout_disabled: false });
+        let rules = Rules { is_exclusive: true, is_timeout_disabled: false, may_have_undecodable_users: false };
+        let steps = decide(&sites, rules);
         for (node, step) in steps.into_iter().enumerate() {
             if step != Step::List && sites[node].is_wanted && sites[node].is_listed {
                 self.list(node, false);

@@ -363,7 +363,7 @@ async fn volume_that_a_kubelet_attached_stays_reserved_when_its_node_is_deleted_
     for (name, is_attached, last_use, expected) in [
         ("in use", true, Some(true), Attachment::Uncertain),
         ("unmounted before", true, Some(false), Attachment::Absent),
-        ("last status unknown", true, None, Attachment::Absent),
+        ("last status unknown", true, None, Attachment::Uncertain),
         ("detached by force", false, Some(true), Attachment::Absent),
     ] {
         let mut cluster = Cluster::new();
