@@ -125,6 +125,33 @@ impl Pace {
     }
 }
 
+/// First and maximum delay after failed writes of taints. The maximum is the time between two taints at the default
+/// rate.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
+
+/// The delay of a zone's next taint after consecutive failed writes. It belongs to the zone, not to the node: if each
+/// write fails, the number of requests does not grow with the number of nodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Backoff {
+    failures: u32,
+    ends: Option<Instant>,
+}
+
+impl Backoff {
+    /// Records a failed write. `requested` is the minimum delay that the API server requests.
+    pub fn extend(&mut self, requested: Duration, now: Instant) {
+        let (first, max) = RETRY_DELAYS;
+        let delay = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(max);
+        self.failures = self.failures.saturating_add(1);
+        self.ends = Some(now + delay.max(requested));
+    }
+
+    /// Returns the remaining delay.
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.ends.map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now))
+    }
+}
+
 /// A zone: its state, and its nodes that wait for a `NoExecute` taint.
 #[derive(Debug)]
 pub struct Zone {
@@ -132,6 +159,8 @@ pub struct Zone {
     pub state: State,
     /// Limits the rate of its taints.
     pub pace: Pace,
+    /// Delays its next taint after a failed write.
+    pub backoff: Backoff,
     /// Nodes that wait for their taint.
     pub waiting: Waiting,
 }
@@ -173,7 +202,8 @@ impl Waiting {
 impl Zone {
     /// Creates a zone that was never evaluated.
     pub fn new(rates: &Rates, now: Instant) -> Self {
-        Self { state: State::Initial, pace: Pace::new(rates.normal, now), waiting: Waiting::default() }
+        let pace = Pace::new(rates.normal, now);
+        Self { state: State::Initial, pace, backoff: Backoff::default(), waiting: Waiting::default() }
     }
 }
 

@@ -25,7 +25,7 @@ use tracing::{debug, error, info, warn};
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{is_excluded, no_execute, no_execute_key, zone};
-use super::decide_zones::{Census, DisruptionChange, Rates, Zone, update_disruption};
+use super::decide_zones::{Backoff, Census, DisruptionChange, Rates, Zone, update_disruption};
 use super::mark_pods::PodMarker;
 use super::metrics::ZoneMetrics;
 use super::watch_health::{WatchHealth, WatchState};
@@ -37,9 +37,6 @@ const MAX_CONCURRENT_WRITES: usize = 8;
 
 /// Retries of a status update after conflicts.
 const TRIES: usize = 5;
-
-/// Delay before the write of a taint is retried after a failure.
-const TAINT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Limits from flags.
 #[derive(Debug, Clone, Copy)]
@@ -505,9 +502,9 @@ impl Monitor {
             let (name, wait) = {
                 let mut zones = self.zones();
                 let zone = zones.get_mut(zone_name)?;
-                (zone.waiting.first().cloned()?, zone.pace.wait(Instant::now()))
+                let now = Instant::now();
+                (zone.waiting.first().cloned()?, zone.pace.wait(now)?.max(zone.backoff.wait(now)))
             };
-            let wait = wait?;
             let key = ObjectKey { namespace: "".into(), name: name.clone() };
             let node = match self.nodes.read_settled(&key, self.queue.waker(&Loop::Taint)) {
                 Cached::Current(node) => Some(node).filter(|node| zone(node) == *zone_name),
@@ -529,10 +526,9 @@ impl Monitor {
             let mut zones = self.zones();
             let zone = zones.get_mut(zone_name)?;
             zone.waiting.remove(&name);
+            // The other nodes of the zone are next.
             if !done {
-                zone.pace.give_back();
                 zone.waiting.add(&name);
-                return Some(TAINT_RETRY_DELAY);
             }
         }
     }
@@ -551,6 +547,9 @@ impl Monitor {
             Ok(true) => {
                 info!(node = %node.meta.name, taint = wanted, "NoExecute taint added: the node's pods are evicted");
                 self.metrics.evicted(zone_name);
+                if let Some(zone) = self.zones().get_mut(zone_name) {
+                    zone.backoff = Backoff::default();
+                }
                 true
             }
             // On the API server the node is already tainted or deleted, its Ready condition has another status, or
@@ -562,7 +561,11 @@ impl Monitor {
                 true
             }
             Err(error) => {
-                warn!(node = %node.meta.name, %error, "could not taint node; retrying");
+                warn!(node = %node.meta.name, %error, "could not taint node; retrying with backoff");
+                if let Some(zone) = self.zones().get_mut(zone_name) {
+                    zone.pace.give_back();
+                    zone.backoff.extend(error.retry_after().unwrap_or_default(), Instant::now());
+                }
                 false
             }
         }

@@ -45,6 +45,16 @@ impl Bench {
     /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has
     /// version 40 on the server.
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
+        Self::refusing(node, pods, move |patches| (patches <= refusals).then_some((500, "")), recorder).await
+    }
+
+    /// Like [`Bench::new`]; `refuse` gets the number of patches, and returns the status and body of a refusal.
+    async fn refusing(
+        node: Arc<Node>,
+        pods: impl IntoIterator<Item = Pod>,
+        refuse: impl Fn(usize) -> Option<(u16, &'static str)> + Send + Sync + 'static,
+        recorder: Recorder,
+    ) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
         let sent = requests.clone();
         let queue = Queue::new(QueueOptions::named("test"));
@@ -57,14 +67,16 @@ impl Bench {
             let mut sent = sent.lock().expect("the requests");
             sent.push((method.to_string(), path.to_owned()));
             let patches = sent.iter().filter(|(method, _)| method == "PATCH").count();
+            if let Some((status, body)) = refuse(patches).filter(|_| method.as_str() == "PATCH") {
+                return (status, body.as_bytes().to_vec());
+            }
             let version = if path.contains("/leases/") { "40" } else { "9" };
             let mut object = Vec::new();
             object.put_message(1, |meta| {
                 meta.put_str(object_meta::NAME, "a");
                 meta.put_str(object_meta::RESOURCE_VERSION, version);
             });
-            let status = if method.as_str() == "PATCH" && patches <= refusals { 500 } else { 200 };
-            (status, envelope::wrap(&Pod::RESOURCE, &object))
+            (200, envelope::wrap(&Pod::RESOURCE, &object))
         })
         .await;
         let nodes = Arc::new(filled_store(context(), vec![EVERY], [(*node).clone()]));
@@ -82,6 +94,15 @@ impl Bench {
             ZoneMetrics::register(&Metrics::new()),
         );
         Self { nodes, pods, leases, requests, queued_at_marks, monitor }
+    }
+
+    /// Adds ready nodes. Without them, the whole cluster would be disrupted, and nothing would be tainted.
+    fn add_ready_nodes(&self) {
+        for name in ["b", "c", "d"] {
+            let mut other = (*ready("True")).clone();
+            other.meta.name = name.into();
+            deliver(&self.nodes, other);
+        }
     }
 
     async fn pass(&self) {
@@ -124,14 +145,26 @@ async fn pods_of_an_unresponsive_node_are_marked_until_that_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn taints_are_queued_before_the_first_pod_is_marked() {
     let bench = Bench::new(ready("Unknown"), [pod("web", 7), pod("db", 7)], 0, without_events()).await;
-    // Without other nodes, the whole cluster would be disrupted, and nothing would be tainted.
-    for name in ["b", "c", "d"] {
-        let mut other = (*ready("True")).clone();
-        other.meta.name = name.into();
-        deliver(&bench.nodes, other);
-    }
+    bench.add_ready_nodes();
     bench.pass().await;
     assert_eq!(*bench.queued_at_marks.lock().expect("the marks"), [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_taint_is_retried_with_backoff_and_no_sooner_than_the_server_requests() {
+    const OVERLOADED: &str = r#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":30}}"#;
+    for (status, body, expected) in [(500, "", 10..=20), (429, OVERLOADED, 4..=4)] {
+        let bench = Bench::refusing(ready("False"), [], move |_| Some((status, body)), without_events()).await;
+        bench.add_ready_nodes();
+        bench.pass().await;
+        // Each pass queues the loop, which therefore runs more often than its outcome requests.
+        for _ in 0..2000 {
+            bench.monitor.reconcile(&Loop::Taint).await.expect("the loop never fails");
+            tokio::time::advance(Duration::from_millis(50)).await;
+        }
+        let sent = bench.sent("PATCH", "/nodes/a").len();
+        assert!(expected.contains(&sent), "{sent} attempts within 100 s after {status}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
