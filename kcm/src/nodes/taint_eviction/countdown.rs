@@ -47,6 +47,11 @@ impl Countdowns {
         self.lock().contains_key(key)
     }
 
+    /// Returns true if there are no evictions.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Sets the eviction of a pod.
     pub fn set(&self, key: &ObjectKey, uid: &Uid, stage: Stage) {
         self.lock().insert(key.clone(), Countdown { uid: uid.clone(), stage });

@@ -19,12 +19,15 @@ pub fn subscribe(
     queue: &Arc<Queue<ObjectKey>>,
     countdowns: &Arc<Countdowns>,
 ) {
-    let (of_nodes, known) = (queue.clone(), pods.clone());
+    let (of_nodes, known, running) = (queue.clone(), pods.clone(), countdowns.clone());
     nodes.subscribe(move |change| {
-        if let Some(node) = node_with_changed_taints(change) {
-            for pod in known.by_index(&by_node(), on_node(&node.meta.name)) {
-                of_nodes.add(pod.meta.key());
-            }
+        let Some(node) = change.new else { return };
+        let has_changed_taints = node_with_changed_taints(change).is_some();
+        // A new node may replace a deleted one, whose pods still have countdowns.
+        if has_changed_taints || change.old.is_none() && !running.is_empty() {
+            let pods = known.by_index(&by_node(), on_node(&node.meta.name));
+            let keys = pods.iter().map(|pod| pod.meta.key());
+            keys.filter(|key| has_changed_taints || running.contains(key)).for_each(|key| of_nodes.add(key));
         }
     });
     let (queue, nodes, countdowns) = (queue.clone(), nodes.clone(), countdowns.clone());

@@ -7,12 +7,15 @@ use kinds::schema::{node as n, node_spec, object_meta, pod, pod_spec, taint, tol
 use kinds::wire::Put;
 use kinds::{Decode, Kind, Node, Pod};
 use proptest::prelude::*;
+use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Change;
+use runtime::testing::{deliver, deliver_deletion, filled_store};
 use tokio::time::Instant;
 
-use super::countdown::Stage;
+use super::countdown::{Countdowns, Stage};
 use super::decide::{Decision, ToleratedTime, decide, no_execute_taints, tolerated_time};
-use super::keys::{node_with_changed_taints, relevant_pod};
+use super::keys::{node_with_changed_taints, relevant_pod, subscribe};
+use crate::pods::indexes::by_node;
 
 /// Key and effect of a taint.
 type Taints<'a> = &'a [(&'a str, &'a str)];
@@ -155,6 +158,24 @@ fn only_relevant_changes_are_reconciled() {
         (Some(&on("", &[("k", Some(5))])), Some(&pod), true),
     ] {
         assert_eq!(relevant_pod(&Change { old, new }).is_some(), expected, "{old:?} {new:?}");
+    }
+}
+
+#[test]
+fn new_node_ends_the_countdowns_of_the_deleted_one() {
+    for (is_running, expected) in [(false, 0), (true, 1)] {
+        let pod = on("a", &[("k", Some(300))]);
+        let nodes = Arc::new(filled_store(context(), vec![], [(*node(&[("k", "NoExecute")])).clone()]));
+        let pods = Arc::new(filled_store(context(), vec![by_node()], [(*pod).clone()]));
+        let (queue, countdowns) = (Queue::new(QueueOptions::named("test")), Arc::<Countdowns>::default());
+        subscribe(&nodes, &pods, &queue, &countdowns);
+        if is_running {
+            countdowns.set(&pod.meta.key(), &pod.meta.uid, Stage::Until(Instant::now() + Duration::from_secs(300)));
+        }
+        deliver_deletion(&nodes, &node(&[]).meta.key());
+        assert_eq!(queue.len(), 0, "the deletion of a node changes no countdown");
+        deliver(&nodes, (*node(&[])).clone());
+        assert_eq!(queue.len(), expected, "with a countdown: {is_running}");
     }
 }
 
