@@ -1,11 +1,37 @@
-//! Maps changes of nodes to keys.
+//! The keys of the loops, and the mapping of changes of nodes to keys.
 
+use std::fmt;
 use std::sync::Arc;
 
 use kinds::Node;
 use kinds::meta::ObjectKey;
-use runtime::queue::Queue;
+use runtime::queue::{Queue, QueueKey};
 use runtime::store::{Change, Store};
+
+/// The two loops, which run concurrently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loop {
+    /// The pass over all nodes.
+    Monitor,
+    /// Taints for the nodes that wait for one.
+    Taint,
+}
+
+impl Loop {
+    /// Number of loops.
+    pub const ALL: usize = 2;
+}
+
+impl QueueKey for Loop {}
+
+impl fmt::Display for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Monitor => "monitor",
+            Self::Taint => "taint",
+        })
+    }
+}
 
 /// Enqueues the keys of changed objects.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {

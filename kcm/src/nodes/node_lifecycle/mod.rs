@@ -30,8 +30,9 @@ use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use crate::pods::indexes::by_node;
 use decide_health::Grace;
 use decide_zones::Rates;
+use keys::Loop;
 use metrics::ZoneMetrics;
-use monitor::{Limits, Loop, Monitor};
+use monitor::{Limits, Monitor};
 use sync::Nodes;
 
 /// Name of the event source.

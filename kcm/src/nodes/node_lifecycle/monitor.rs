@@ -4,7 +4,6 @@
 //! ones is known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use kinds::node::{READY, with_conditions};
 use kinds::{Kind, Lease, Node, Pod, Str, Uid};
 use runtime::events::{EventType, ObjectReference, Recorder};
 use runtime::lock::lock;
-use runtime::queue::{Queue, QueueKey};
+use runtime::queue::Queue;
 use runtime::store::{Cached, Store, WriteVersion};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::{WriteError, Writer};
@@ -25,7 +24,8 @@ use tracing::{debug, error, info, warn};
 
 use super::decide_health::{Grace, Health, is_unresponsive, observe, unknown_conditions};
 use super::decide_taints::{is_excluded, no_execute, no_execute_key, zone};
-use super::decide_zones::{Backoff, Census, DisruptionChange, Rates, Zone, update_disruption};
+use super::decide_zones::{Backoff, Census, DisruptionChange, Rates, State as ZoneState, Zone, update_disruption};
+use super::keys::Loop;
 use super::mark_pods::PodMarker;
 use super::metrics::ZoneMetrics;
 use super::watch_health::{WatchHealth, WatchState};
@@ -51,35 +51,12 @@ pub struct Limits {
     pub breaker: bool,
 }
 
-/// The two loops, which run concurrently.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Loop {
-    /// The pass over all nodes.
-    Monitor,
-    /// Taints for the nodes that wait for one.
-    Taint,
-}
-
-impl Loop {
-    /// Number of loops.
-    pub const ALL: usize = 2;
-}
-
-impl QueueKey for Loop {}
-
-impl fmt::Display for Loop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Monitor => "monitor",
-            Self::Taint => "taint",
-        })
-    }
-}
-
 /// State of a node from pass to pass.
 struct NodeState {
     uid: Uid,
     health: Option<Health>,
+    /// The taints that the node had when it was added were removed.
+    began_untainted: bool,
 }
 
 /// State from pass to pass.
@@ -202,14 +179,18 @@ impl Monitor {
 
     /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
-        let (mut added, mut deleted) = (Vec::new(), Vec::new());
+        let (mut added, mut deleted, mut tainted) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut state = self.state();
             for node in nodes {
                 let (name, uid) = (&node.meta.name, &node.meta.uid);
                 if state.nodes.get(name).is_none_or(|known| known.uid != *uid) {
-                    state.nodes.insert(name.clone(), NodeState { uid: uid.clone(), health: None });
+                    let new = NodeState { uid: uid.clone(), health: None, began_untainted: false };
+                    state.nodes.insert(name.clone(), new);
                     added.push(node.clone());
+                }
+                if state.nodes.get(name).is_some_and(|known| !known.began_untainted) {
+                    tainted.push(node.clone());
                 }
             }
             if state.nodes.len() > nodes.len() {
@@ -227,7 +208,13 @@ impl Monitor {
             let message = format!("Node {name} event: Registered Node {name} in Controller");
             self.event(name, &node.meta.uid, "RegisteredNode", message);
         }
-        self.untaint(&added).await;
+        let untainted = self.untaint(&tainted).await;
+        let mut state = self.state();
+        for name in &untainted {
+            if let Some(known) = state.nodes.get_mut(name) {
+                known.began_untainted = true;
+            }
+        }
     }
 
     fn event(&self, name: &Str, uid: &Uid, reason: &'static str, message: String) {
@@ -241,18 +228,23 @@ impl Monitor {
         self.recorder.event(&about, EventType::Normal, reason, message);
     }
 
-    /// Removes this controller's `NoExecute` taints from nodes.
-    async fn untaint(&self, nodes: &[Arc<Node>]) {
-        stream::iter(nodes)
-            .for_each_concurrent(MAX_CONCURRENT_WRITES, |node| self.set_taint(node, |_| true, None))
-            .await;
+    /// Removes this controller's `NoExecute` taints from nodes. Returns the names of those without a failed write.
+    async fn untaint(&self, nodes: &[Arc<Node>]) -> Vec<Str> {
+        stream::iter(nodes.to_vec())
+            .map(|node| async move { self.set_taint(&node, |_| true, None).await.then(|| node.meta.name.clone()) })
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
+            .filter_map(std::future::ready)
+            .collect()
+            .await
     }
 
-    /// Sets the `NoExecute` taint of this controller on a node, or removes it, if the node still `fits`.
-    async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) {
+    /// Sets the `NoExecute` taint of this controller on a node, or removes it, if the node still `fits`. Returns false
+    /// if the write failed.
+    async fn set_taint(&self, node: &Arc<Node>, fits: impl Fn(&Node) -> bool, wanted: Option<&str>) -> bool {
         let now = self.now();
         let edit = |node: &Node| fits(node).then(|| no_execute(node, wanted, now)).flatten();
-        match sync::edit_taints(&self.nodes, &self.writer, node, edit).await {
+        let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
+        match &written {
             Ok(true) => match wanted {
                 Some(taint) => info!(node = %node.meta.name, taint, "NoExecute taint set"),
                 None => info!(node = %node.meta.name, "NoExecute taints removed"),
@@ -260,6 +252,7 @@ impl Monitor {
             Ok(false) => {}
             Err(error) => warn!(node = %node.meta.name, %error, "NoExecute taints not written"),
         }
+        written.is_ok()
     }
 
     async fn examine(&self, nodes: Vec<Arc<Node>>, now: Instant) {
@@ -288,7 +281,10 @@ impl Monitor {
             .collect();
         if self.update_zones(&places, &in_pass, now) == DisruptionChange::AllFailed {
             error!("no node is ready: no pod is evicted until a node is ready");
-            // All nodes lose their taints, including those whose heartbeat could not be verified.
+        }
+        if self.zones().values().all(|zone| zone.state == ZoneState::Full) {
+            // All nodes lose their taints, including those whose heartbeat could not be verified. Each pass removes
+            // those of failed writes, and of writes that were still in progress.
             self.untaint(&all).await;
         } else {
             stream::iter(&in_pass)
@@ -474,7 +470,9 @@ impl Monitor {
             }
             // The node has used a token of its zone for its current taint: the replacement of that taint needs no
             // second token.
-            Some(wanted) if tainted => self.set_taint(node, |_| true, Some(wanted)).await,
+            Some(wanted) if tainted => {
+                self.set_taint(node, |_| true, Some(wanted)).await;
+            }
             Some(_) => {
                 if let Some(zone) = self.zones().get_mut(&zone(node)) {
                     zone.waiting.add(&node.meta.name);

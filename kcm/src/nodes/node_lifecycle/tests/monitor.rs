@@ -14,8 +14,9 @@ use runtime::worker::Reconcile as _;
 
 use super::*;
 use crate::nodes::node_lifecycle::EVERY;
+use crate::nodes::node_lifecycle::keys::Loop;
 use crate::nodes::node_lifecycle::metrics::ZoneMetrics;
-use crate::nodes::node_lifecycle::monitor::{Limits, Loop, Monitor};
+use crate::nodes::node_lifecycle::monitor::{Limits, Monitor};
 use crate::pods::indexes::by_node;
 
 /// A ready pod on the node `a`, in this version.
@@ -164,6 +165,35 @@ async fn refused_taint_is_retried_with_backoff_and_no_sooner_than_the_server_req
         }
         let sent = bench.sent("PATCH", "/nodes/a").len();
         assert!(expected.contains(&sent), "{sent} attempts within 100 s after {status}");
+    }
+}
+
+/// The node `a`, unresponsive and tainted for that, in a version after that of [`ready`].
+fn tainted() -> Arc<Node> {
+    let taints = &[(UNREACHABLE, "NoExecute")];
+    let conditions = &[("Ready", "Unknown")];
+    let mut tainted = (*node(&NodeFields { conditions, taints, heartbeat: 1, ..NodeFields::default() })).clone();
+    tainted.meta.version = 8;
+    Arc::new(tainted)
+}
+
+#[tokio::test(start_paused = true)]
+async fn taint_that_is_written_after_the_start_of_full_disruption_is_removed() {
+    let bench = Bench::new(ready("Unknown"), [], 0, without_events()).await;
+    bench.pass().await;
+    assert!(bench.sent("PATCH", "/nodes/").is_empty(), "the only node has no taint");
+    deliver(&bench.nodes, (*tainted()).clone());
+    bench.pass().await;
+    assert_eq!(bench.sent("PATCH", "/nodes/a").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn removal_of_the_taints_of_a_new_node_is_retried_until_it_succeeds() {
+    let bench = Bench::new(tainted(), [], 1, without_events()).await;
+    bench.add_ready_nodes();
+    for expected in [1, 2, 2] {
+        bench.pass().await;
+        assert_eq!(bench.sent("PATCH", "/nodes/a").len(), expected);
     }
 }
 
