@@ -142,26 +142,37 @@ impl Monitor {
     }
 
     async fn pass(&self) -> Result<Outcome, ReconcileError> {
-        let now = Instant::now();
+        let begun = Instant::now();
         let nodes = self.nodes.by_index(&EVERY, 0);
         let count = nodes.len();
         self.track_nodes(&nodes).await;
-        if self.check_lease_watch(now) {
-            self.examine(nodes, now).await;
+        // The removal of taints may take minutes. A heartbeat counts from the time at which it is read.
+        let now = Instant::now();
+        if self.check_lease_watch(now - begun, now) {
+            self.examine(self.tracked_nodes(), now).await;
         }
         if let Some(health) = &mut self.state().watch_health {
             health.end_pass(Instant::now());
         }
-        self.metrics.took(now.elapsed(), count);
+        self.metrics.took(begun.elapsed(), count);
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Checks the Lease watch. Returns true if it is up to date: only then does a missing heartbeat count.
-    fn check_lease_watch(&self, now: Instant) -> bool {
+    /// Returns the nodes in the cache. The next pass tracks those that were added during this pass.
+    fn tracked_nodes(&self) -> Vec<Arc<Node>> {
+        let mut nodes = self.nodes.by_index(&EVERY, 0);
+        let state = self.state();
+        nodes.retain(|node| state.nodes.get(&node.meta.name).is_some_and(|known| known.uid == node.meta.uid));
+        nodes
+    }
+
+    /// Checks the Lease watch, `since_begin` after the begin of the pass. Returns true if it is up to date: only then
+    /// does a missing heartbeat count.
+    fn check_lease_watch(&self, since_begin: Duration, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
         let health = state.watch_health.get_or_insert_with(|| WatchHealth::new(version, now));
-        let watch = health.check(version, self.limits.period, now);
+        let watch = health.check(version, self.limits.period + since_begin, now);
         if watch == WatchState::JustRecovered {
             warn!("the watch of Leases has recovered or the process was paused: all grace periods restart");
             refresh(&mut state, now);
@@ -448,7 +459,7 @@ impl Monitor {
         };
         if change == DisruptionChange::SomeRecovered {
             info!("some nodes are ready again: all grace periods restart");
-            refresh(&mut self.state(), now);
+            refresh(&mut self.state(), Instant::now());
         }
         change
     }

@@ -9,7 +9,9 @@ use runtime::events::Recorder;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::Store;
-use runtime::testing::{KeptEvents, NoEvents, deliver, deliver_deletion, deliver_restore, filled_store, writer};
+use runtime::testing::{
+    KeptEvents, NoEvents, deliver, deliver_deletion, deliver_restore, filled_store, slow_clients, writer_of,
+};
 use runtime::worker::Reconcile as _;
 
 use super::*;
@@ -46,14 +48,16 @@ impl Bench {
     /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has
     /// version 40 on the server.
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
-        Self::refusing(node, pods, move |patches| (patches <= refusals).then_some((500, "")), recorder).await
+        let refuse = move |patches| (patches <= refusals).then_some((500, ""));
+        Self::with_server(node, pods, (Duration::ZERO, refuse), recorder).await
     }
 
-    /// Like [`Bench::new`]; `refuse` gets the number of patches, and returns the status and body of a refusal.
-    async fn refusing(
+    /// Like [`Bench::new`]; each response takes `delay`. `refuse` gets the number of patches, and returns the status
+    /// and body of a refusal.
+    async fn with_server(
         node: Arc<Node>,
         pods: impl IntoIterator<Item = Pod>,
-        refuse: impl Fn(usize) -> Option<(u16, &'static str)> + Send + Sync + 'static,
+        (delay, refuse): (Duration, impl Fn(usize) -> Option<(u16, &'static str)> + Send + Sync + 'static),
         recorder: Recorder,
     ) -> Self {
         let requests = Arc::<Mutex<Vec<(String, String)>>>::default();
@@ -61,7 +65,7 @@ impl Bench {
         let queue = Queue::new(QueueOptions::named("test"));
         let queued_at_marks = Arc::<Mutex<Vec<usize>>>::default();
         let (waiting, marks) = (queue.clone(), queued_at_marks.clone());
-        let writer = writer(move |method, path| {
+        let clients = slow_clients(delay, move |method, path, _| {
             if method.as_str() == "PATCH" && path.contains("/pods/") {
                 marks.lock().expect("the marks").push(waiting.len());
             }
@@ -78,8 +82,8 @@ impl Bench {
                 meta.put_str(object_meta::RESOURCE_VERSION, version);
             });
             (200, envelope::wrap(&Pod::RESOURCE, &object))
-        })
-        .await;
+        });
+        let writer = writer_of(clients.await);
         let nodes = Arc::new(filled_store(context(), vec![EVERY], [(*node).clone()]));
         let pods = Arc::new(filled_store(context(), vec![by_node()], pods));
         let leases = Arc::new(filled_store(context(), vec![], []));
@@ -155,7 +159,8 @@ async fn taints_are_queued_before_the_first_pod_is_marked() {
 async fn refused_taint_is_retried_with_backoff_and_no_sooner_than_the_server_requests() {
     const OVERLOADED: &str = r#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":30}}"#;
     for (status, body, expected) in [(500, "", 10..=20), (429, OVERLOADED, 4..=4)] {
-        let bench = Bench::refusing(ready("False"), [], move |_| Some((status, body)), without_events()).await;
+        let server = (Duration::ZERO, move |_| Some((status, body)));
+        let bench = Bench::with_server(ready("False"), [], server, without_events()).await;
         bench.add_ready_nodes();
         bench.pass().await;
         // Each pass queues the loop, which therefore runs more often than its outcome requests.
@@ -195,6 +200,27 @@ async fn removal_of_the_taints_of_a_new_node_is_retried_until_it_succeeds() {
         bench.pass().await;
         assert_eq!(bench.sent("PATCH", "/nodes/a").len(), expected);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeat_counts_from_the_time_at_which_it_is_read() {
+    let bench = Bench::with_server(tainted(), [], (SECOND * 60, |_| None), without_events()).await;
+    let recover = async {
+        tokio::time::sleep(SECOND).await;
+        let mut recovered = (*ready("True")).clone();
+        recovered.meta.version = 9;
+        deliver(&bench.nodes, recovered);
+    };
+    let begun = Instant::now();
+    tokio::join!(bench.pass(), recover);
+    assert_eq!(begun.elapsed(), SECOND * 60, "the old taint is removed once");
+    tokio::time::advance(SECOND * 5).await;
+    // The watch of Leases is not stalled.
+    let mut other = leased(30, Some(1));
+    other.meta.name = "other".into();
+    deliver(&bench.leases, other);
+    bench.pass().await;
+    assert!(bench.sent("GET", "/leases/").is_empty(), "the heartbeat was read five seconds ago");
 }
 
 #[tokio::test(start_paused = true)]
