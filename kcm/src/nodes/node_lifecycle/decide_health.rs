@@ -22,23 +22,14 @@ pub struct Health {
     lease: Option<Renewal>,
 }
 
-/// A Lease when its last renewal was observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Renewal {
-    version: u64,
-    at: Option<(i64, i32)>,
-}
+/// The last renewal of a Lease; `None` without a time.
+type Renewal = Option<(i64, i32)>;
 
 impl Health {
-    /// Returns the version of the Lease when its last renewal was observed; zero without a Lease.
-    pub fn lease_version(&self) -> u64 {
-        self.lease.map_or(0, |lease| lease.version)
-    }
-
     /// Returns true if a Lease is the first one, or was renewed since its last observed renewal. After a Lease without
     /// a time, no Lease counts as renewed.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
-        self.lease.is_none_or(|saved| saved.at.is_some() && saved.at < lease.renewed)
+        self.lease.is_none_or(|saved| saved.is_some() && saved < lease.renewed)
     }
 }
 
@@ -70,7 +61,7 @@ pub fn observe(
     };
     if let Some(lease) = lease.filter(|lease| health.is_renewed_by(lease)) {
         health.alive = now;
-        health.lease = Some(Renewal { version: lease.meta.version, at: lease.renewed });
+        health.lease = Some(lease.renewed);
     }
     health
 }

@@ -64,8 +64,8 @@ struct NodeState {
 struct State {
     nodes: HashMap<Str, NodeState>,
     watch_health: Option<WatchHealth>,
-    /// A version of a Lease that the API server has and the watch has not delivered: until the watch delivers it, no
-    /// node is marked.
+    /// A version of a renewed Lease that the API server has and the watch has not delivered: until the watch delivers
+    /// it, no node is marked.
     behind: Option<WriteVersion>,
 }
 
@@ -79,8 +79,8 @@ struct NodeInPass {
 enum LeaseCheck {
     /// The Lease was not renewed.
     NotRenewed,
-    /// The Lease is newer than the one in the cache.
-    Newer(u64),
+    /// The Lease was renewed, in a version that is newer than the one in the cache.
+    Renewed(u64),
     /// The Lease could not be read.
     Unclear,
 }
@@ -312,8 +312,8 @@ impl Monitor {
     }
 
     /// Records all heartbeats. Returns the nodes that had none for longer than their grace period and are not marked
-    /// yet, with the versions of their last Leases.
-    fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, u64)> {
+    /// yet, with their health.
+    fn observe(&self, nodes: &[Arc<Node>], now: Instant) -> Vec<(Arc<Node>, Health)> {
         let seconds = (self.clock)().as_second();
         let mut state = self.state();
         let mut unresponsive = Vec::new();
@@ -323,7 +323,7 @@ impl Monitor {
             let age = Duration::from_secs(u64::try_from(seconds - node.meta.created.0).unwrap_or(0));
             let health = observe(known.health.take(), node.condition(READY), lease.as_deref(), age, now);
             if is_unresponsive(&health, self.limits.grace, now) && node.ready() != Some("Unknown") {
-                unresponsive.push((node.clone(), health.lease_version()));
+                unresponsive.push((node.clone(), health.clone()));
             }
             known.health = Some(health);
         }
@@ -331,20 +331,20 @@ impl Monitor {
     }
 
     /// Compares the Leases of unresponsive nodes with the API server's, if the circuit breaker is on. Returns each node
-    /// with false if its Lease could not be read, otherwise with true. The error is the newest version of a Lease that
-    /// the watch has not delivered.
-    async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, u64)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
+    /// with false if its Lease could not be read, otherwise with true. The error is the newest version of a renewed
+    /// Lease that the watch has not delivered.
+    async fn check_leases(&self, unresponsive: Vec<(Arc<Node>, Health)>) -> Result<Vec<(Arc<Node>, bool)>, u64> {
         let checked: Vec<(Arc<Node>, LeaseCheck)> = stream::iter(unresponsive)
-            .map(|(node, version)| async move {
+            .map(|(node, health)| async move {
                 let checked =
-                    if self.limits.breaker { self.check_lease(&node, version).await } else { LeaseCheck::NotRenewed };
+                    if self.limits.breaker { self.check_lease(&node, &health).await } else { LeaseCheck::NotRenewed };
                 (node, checked)
             })
             .buffer_unordered(MAX_CONCURRENT_WRITES)
             .collect()
             .await;
         let newer = checked.iter().filter_map(|(_, checked)| match checked {
-            LeaseCheck::Newer(version) => Some(*version),
+            LeaseCheck::Renewed(version) => Some(*version),
             _ => None,
         });
         match newer.max() {
@@ -356,10 +356,18 @@ impl Monitor {
         }
     }
 
-    async fn check_lease(&self, node: &Node, version: u64) -> LeaseCheck {
-        match self.writer.get_meta(&Lease::RESOURCE, &lease_key(node)).await {
-            // A version that the cache contains is not newer: that change did not renew the Lease.
-            Ok(lease) if lease.version > version.max(self.lease_version(node)) => LeaseCheck::Newer(lease.version),
+    /// Reads the whole Lease, because a newer version proves no renewal: if that sufficed, a node that changes its
+    /// Lease all the time would stop the decisions about all nodes.
+    async fn check_lease(&self, node: &Node, health: &Health) -> LeaseCheck {
+        let read = async {
+            let response = self.writer.get(&Lease::RESOURCE, &lease_key(node)).await?;
+            Ok::<Lease, WriteError>(response.decode(self.leases.decoding())?)
+        };
+        match read.await {
+            // A renewal that the cache contains concerns only this node.
+            Ok(lease) if health.is_renewed_by(&lease) && lease.meta.version > self.lease_version(node) => {
+                LeaseCheck::Renewed(lease.meta.version)
+            }
             Ok(_) => LeaseCheck::NotRenewed,
             Err(error) if error.is_not_found() => LeaseCheck::NotRenewed,
             Err(error) => {

@@ -45,8 +45,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; the node's Lease has
-    /// version 40 on the server.
+    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; on the server, the node's
+    /// Lease was renewed at 2 in version 40.
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
         let refuse = move |patches| (patches <= refusals).then_some((500, ""));
         Self::with_server(node, pods, (Duration::ZERO, refuse), recorder).await
@@ -75,12 +75,15 @@ impl Bench {
             if let Some((status, body)) = refuse(patches).filter(|_| method.as_str() == "PATCH") {
                 return (status, body.as_bytes().to_vec());
             }
-            let version = if path.contains("/leases/") { "40" } else { "9" };
+            let is_lease = path.contains("/leases/");
             let mut object = Vec::new();
             object.put_message(1, |meta| {
                 meta.put_str(object_meta::NAME, "a");
-                meta.put_str(object_meta::RESOURCE_VERSION, version);
+                meta.put_str(object_meta::RESOURCE_VERSION, if is_lease { "40" } else { "9" });
             });
+            if is_lease {
+                object.put_message(lease::SPEC, |spec| Time(2).put(spec, lease_spec::RENEW_TIME));
+            }
             (200, envelope::wrap(&Pod::RESOURCE, &object))
         });
         let writer = writer_of(clients.await);
@@ -204,23 +207,33 @@ async fn removal_of_the_taints_of_a_new_node_is_retried_until_it_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn heartbeat_counts_from_the_time_at_which_it_is_read() {
-    let bench = Bench::with_server(tainted(), [], (SECOND * 60, |_| None), without_events()).await;
+    let bench = Bench::with_server(tainted(), [], (SECOND * 20, |_| None), without_events()).await;
+    let deliver_more = |node: &Node, version| {
+        for number in 0..16 {
+            let mut other = node.clone();
+            other.meta.name = format!("node-{number}").into();
+            other.meta.version = version;
+            deliver(&bench.nodes, other);
+        }
+    };
+    deliver_more(&tainted(), 8);
     let recover = async {
         tokio::time::sleep(SECOND).await;
         let mut recovered = (*ready("True")).clone();
         recovered.meta.version = 9;
+        deliver_more(&recovered, 9);
         deliver(&bench.nodes, recovered);
     };
     let begun = Instant::now();
     tokio::join!(bench.pass(), recover);
-    assert_eq!(begun.elapsed(), SECOND * 60, "the old taint is removed once");
+    assert_eq!(begun.elapsed(), SECOND * 60, "the old taints of eight nodes are removed concurrently, and each once");
     tokio::time::advance(SECOND * 5).await;
     // The watch of Leases is not stalled.
     let mut other = leased(30, Some(1));
     other.meta.name = "other".into();
     deliver(&bench.leases, other);
     bench.pass().await;
-    assert!(bench.sent("GET", "/leases/").is_empty(), "the heartbeat was read five seconds ago");
+    assert!(bench.sent("GET", "/leases/").is_empty(), "the heartbeats were read five seconds ago");
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,6 +276,22 @@ async fn lease_that_the_server_has_in_a_newer_version_stops_the_pass() {
         2,
         "the Lease is read again after the watch has reached its version"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_that_changed_without_a_renewal_does_not_stop_the_pass() {
+    let bench = Bench::new(ready("True"), [], 0, without_events()).await;
+    deliver(&bench.leases, leased(30, Some(2)));
+    bench.pass().await;
+    for version in 31..40 {
+        tokio::time::advance(SECOND * 5).await;
+        let mut other = leased(version, Some(1));
+        other.meta.name = "other".into();
+        deliver(&bench.leases, other);
+        bench.pass().await;
+    }
+    assert!(!bench.sent("GET", "/leases/").is_empty());
+    assert!(!bench.sent("GET", "/nodes/a").is_empty(), "the node is about to be marked");
 }
 
 #[tokio::test(start_paused = true)]
