@@ -15,8 +15,8 @@ pub enum Stage {
     Until(Instant),
     /// The pod is due, and the event was recorded.
     Announced,
-    /// The pod was deleted.
-    Deleted,
+    /// The pod was deleted at this time.
+    Deleted(Instant),
 }
 
 /// A pod that is evicted.

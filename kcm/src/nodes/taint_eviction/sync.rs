@@ -25,6 +25,10 @@ use crate::pods::disruption_target;
 /// Maximum age of an uncached read of a node that is used for further pods on it.
 const NODE_READ_MAX_AGE: Duration = Duration::from_secs(1);
 
+/// The time after which the cache contains a deletion. A pod that the cache still contains is deleted again: the
+/// storage of the API server was restored from a backup.
+const DELETION_MAX_LAG: Duration = Duration::from_secs(60);
+
 /// The time and result of an uncached read of a node; `None`: the node does not exist.
 type NodeRead = (Instant, Option<Arc<Node>>);
 
@@ -93,10 +97,17 @@ impl Evictions {
         }
         let Some(pod) = pod.filter(|pod| !pod.node.is_empty()) else { return Ok(Outcome::Done) };
         let running = countdown.filter(|countdown| countdown.uid == pod.meta.uid).map(|countdown| countdown.stage);
-        if pod.meta.is_deleting() || running == Some(Stage::Deleted) {
+        if pod.meta.is_deleting() {
             return Ok(Outcome::Done);
         }
         let now = Instant::now();
+        let running = match running {
+            Some(Stage::Deleted(at)) if now < at + DELETION_MAX_LAG => {
+                return Ok(Outcome::RequeueAfter(at + DELETION_MAX_LAG - now));
+            }
+            Some(Stage::Deleted(_)) => Some(Stage::Announced),
+            running => running,
+        };
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
             Some(node) => decide(self.tolerated_time(&node, &pod), running.as_ref(), now),
             // A pod whose node does not exist is ignored, unless its countdown is already running.
@@ -165,8 +176,8 @@ impl Evictions {
         match self.delete(key, pod).await {
             Ok(()) => {
                 self.deletions.done(due.elapsed());
-                self.countdowns.set(key, &pod.meta.uid, Stage::Deleted);
-                Ok(Outcome::Done)
+                self.countdowns.set(key, &pod.meta.uid, Stage::Deleted(Instant::now()));
+                Ok(Outcome::RequeueAfter(DELETION_MAX_LAG))
             }
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
@@ -209,5 +220,87 @@ impl Evictions {
         node_reads.retain(|_, read| fresh(read));
         node_reads.insert(name.clone(), (now, node.clone()));
         Ok(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use kinds::schema::{node as n, node_spec, object_meta, taint};
+    use kinds::wire::Put as _;
+    use kinds::{Decode, envelope};
+    use runtime::testing::{NoEvents, deliver_deletion, filled_store, object, writer};
+
+    use super::*;
+    use crate::pods::indexes::by_node;
+
+    fn decoding() -> Decode {
+        Decode { interner: Arc::default(), sections: Pod::TOLERATIONS }
+    }
+
+    fn tainted_node() -> Vec<u8> {
+        let mut node = Vec::new();
+        node.put_message(n::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, "a");
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        node.put_message(n::SPEC, |spec| {
+            spec.put_message(node_spec::TAINTS, |message| {
+                message.put_str(taint::KEY, "k");
+                message.put_str(taint::EFFECT, "NoExecute");
+            });
+        });
+        node
+    }
+
+    /// The controller, with the pod `ns/p` on a tainted node. The responses to deletions have the statuses `deletions`,
+    /// the last one repeatedly; each is counted.
+    async fn evictions(deletions: &[u16]) -> (Evictions, Arc<Mutex<usize>>) {
+        let sent = Arc::<Mutex<usize>>::default();
+        let counted = sent.clone();
+        let mut statuses: VecDeque<u16> = deletions.iter().copied().collect();
+        let last = statuses.pop_back().unwrap_or(200);
+        let statuses = Mutex::new(statuses);
+        let writer = writer(move |method, path| {
+            let status = match method.as_str() {
+                "DELETE" => {
+                    *lock(&counted) += 1;
+                    lock(&statuses).pop_front().unwrap_or(last)
+                }
+                _ => 200,
+            };
+            let object = if path.contains("/nodes/") { tainted_node() } else { Vec::new() };
+            (status, envelope::wrap(&Node::RESOURCE, &object))
+        });
+        let pod = Pod { node: "a".into(), ..object("p", Pod::TOLERATIONS) };
+        let node = Node::decode(&decoding(), &tainted_node()).expect("well-formed");
+        let evictions = Evictions {
+            nodes: Arc::new(filled_store(decoding(), vec![], [node])),
+            pods: Arc::new(filled_store(decoding(), vec![by_node()], [pod])),
+            writer: writer.await,
+            recorder: Recorder::new("test", Arc::new(NoEvents)).0,
+            clock: Arc::new(|| jiff::Timestamp::UNIX_EPOCH),
+            countdowns: Arc::default(),
+            compares_numbers: false,
+            node_reads: Mutex::default(),
+            deletions: Deletions::register(&Metrics::new()),
+        };
+        (evictions, sent)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pod_that_the_cache_still_contains_a_minute_after_its_deletion_is_deleted_again() {
+        let (evictions, sent) = evictions(&[200]).await;
+        let key = ObjectKey::new("ns", "p");
+        for (seconds, expected) in [(0, 1), (1, 1), (58, 1), (1, 2), (1, 2), (59, 3)] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            let outcome = evictions.sync(&key).await;
+            assert!(matches!(outcome, Ok(Outcome::RequeueAfter(_))), "{outcome:?}");
+            assert_eq!(*lock(&sent), expected, "{seconds} s later");
+        }
+        deliver_deletion(&evictions.pods, &key);
+        assert_eq!(evictions.sync(&key).await, Ok(Outcome::Done));
+        assert!(evictions.countdowns.is_empty());
     }
 }
