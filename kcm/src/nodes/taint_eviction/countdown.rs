@@ -13,8 +13,8 @@ use tokio::time::Instant;
 pub enum Stage {
     /// The pod is deleted at this time.
     Until(Instant),
-    /// The pod is due, and the event was recorded.
-    Announced,
+    /// The pod is due since this time, and the event was recorded.
+    Announced(Instant),
     /// The pod was deleted at this time.
     Deleted(Instant),
 }

@@ -105,7 +105,7 @@ impl Evictions {
             Some(Stage::Deleted(at)) if now < at + DELETION_MAX_LAG => {
                 return Ok(Outcome::RequeueAfter(at + DELETION_MAX_LAG - now));
             }
-            Some(Stage::Deleted(_)) => Some(Stage::Announced),
+            Some(Stage::Deleted(_)) => Some(Stage::Announced(now)),
             running => running,
         };
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
@@ -157,6 +157,7 @@ impl Evictions {
         // A pod that no longer tolerates its node's taints is due now, even if its countdown has not ended.
         let due = match running {
             Some(Stage::Until(end)) => now.min(*end),
+            Some(Stage::Announced(due)) => *due,
             _ => now,
         };
         if let Some(node) = self.read_node(&pod.node).await?
@@ -165,13 +166,13 @@ impl Evictions {
             warn!(pod = %key, node = %pod.node, "taints of the node on the API server differ from the cache: waiting for the cache");
             return Ok(Outcome::RequeueAfter(NODE_READ_MAX_AGE));
         }
-        if running != Some(&Stage::Announced) {
+        if !matches!(running, Some(Stage::Announced(_))) {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
                 self.event(key, format!("Cancelling deletion of Pod {key}"));
             }
             info!(pod = %key, node = %pod.node, "deleting pod: it does not tolerate its node's taints");
             self.event(key, format!("Marking for deletion Pod {key}"));
-            self.countdowns.set(key, &pod.meta.uid, Stage::Announced);
+            self.countdowns.set(key, &pod.meta.uid, Stage::Announced(due));
         }
         match self.delete(key, pod).await {
             Ok(()) => {
@@ -179,7 +180,11 @@ impl Evictions {
                 self.countdowns.set(key, &pod.meta.uid, Stage::Deleted(Instant::now()));
                 Ok(Outcome::RequeueAfter(DELETION_MAX_LAG))
             }
-            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            // The cache may have lost the pod before the eviction was stored: no event removes it.
+            Err(error) if error.is_not_found() => {
+                self.countdowns.stop(key);
+                Ok(Outcome::Done)
+            }
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) => Err(error.into()),
         }
@@ -256,7 +261,7 @@ mod tests {
 
     /// The controller, with the pod `ns/p` on a tainted node. The responses to deletions have the statuses `deletions`,
     /// the last one repeatedly; each is counted.
-    async fn evictions(deletions: &[u16]) -> (Evictions, Arc<Mutex<usize>>) {
+    async fn evictions(deletions: &[u16], metrics: &Metrics) -> (Evictions, Arc<Mutex<usize>>) {
         let sent = Arc::<Mutex<usize>>::default();
         let counted = sent.clone();
         let mut statuses: VecDeque<u16> = deletions.iter().copied().collect();
@@ -284,14 +289,14 @@ mod tests {
             countdowns: Arc::default(),
             compares_numbers: false,
             node_reads: Mutex::default(),
-            deletions: Deletions::register(&Metrics::new()),
+            deletions: Deletions::register(metrics),
         };
         (evictions, sent)
     }
 
     #[tokio::test(start_paused = true)]
     async fn pod_that_the_cache_still_contains_a_minute_after_its_deletion_is_deleted_again() {
-        let (evictions, sent) = evictions(&[200]).await;
+        let (evictions, sent) = evictions(&[200], &Metrics::new()).await;
         let key = ObjectKey::new("ns", "p");
         for (seconds, expected) in [(0, 1), (1, 1), (58, 1), (1, 2), (1, 2), (59, 3)] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -302,5 +307,26 @@ mod tests {
         deliver_deletion(&evictions.pods, &key);
         assert_eq!(evictions.sync(&key).await, Ok(Outcome::Done));
         assert!(evictions.countdowns.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn eviction_of_a_pod_that_no_longer_exists_is_removed() {
+        let (evictions, _) = evictions(&[404], &Metrics::new()).await;
+        assert_eq!(evictions.sync(&ObjectKey::new("ns", "p")).await, Ok(Outcome::Done));
+        assert!(evictions.countdowns.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delay_of_a_deletion_includes_failed_attempts() {
+        let metrics = Metrics::new();
+        let (evictions, _) = evictions(&[500, 500, 200], &metrics).await;
+        let key = ObjectKey::new("ns", "p");
+        for _ in 0..2 {
+            evictions.sync(&key).await.expect_err("the server fails");
+            tokio::time::advance(Duration::from_secs(20)).await;
+        }
+        evictions.sync(&key).await.expect("deleted");
+        let text = metrics.text();
+        assert!(text.contains("taint_eviction_controller_pod_deletion_duration_seconds_sum 40.0"), "{text}");
     }
 }

@@ -103,10 +103,10 @@ fn running_countdown_is_not_changed_by_another_time() {
         (time(1), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
         (time(0), Some(Stage::Until(at(5))), Decision::Wait(at(5))),
         (time(50), Some(Stage::Until(now)), Decision::Evict),
-        (time(50), Some(Stage::Announced), Decision::Evict),
+        (time(50), Some(Stage::Announced(now)), Decision::Evict),
         (ToleratedTime::Never, Some(Stage::Until(at(5))), Decision::Evict),
         (ToleratedTime::Always, Some(Stage::Until(at(5))), Decision::Stay),
-        (ToleratedTime::Always, Some(Stage::Announced), Decision::Stay),
+        (ToleratedTime::Always, Some(Stage::Announced(now)), Decision::Stay),
         (ToleratedTime::For(Duration::MAX), None, Decision::Stay),
     ] {
         assert_eq!(decide(tolerated_time, running.as_ref(), now), expected, "{tolerated_time:?} {running:?}");
