@@ -40,6 +40,8 @@ pub enum PoolError {
 struct NodeRanges {
     uid: Uid,
     ranges: Vec<IpNet>,
+    /// The response to a write of the ranges was lost.
+    has_lost_write: bool,
 }
 
 /// The cluster's ranges, and the nodes that have parts of them.
@@ -86,7 +88,8 @@ impl Pool {
         } else {
             self.forget(&node.meta.name);
             self.for_each_overlap(&ranges, Range::occupy);
-            self.held.insert(node.meta.name.clone(), NodeRanges { uid: node.meta.uid.clone(), ranges });
+            let held = NodeRanges { uid: node.meta.uid.clone(), ranges, has_lost_write: false };
+            self.held.insert(node.meta.name.clone(), held);
         }
         errors.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
@@ -125,8 +128,21 @@ impl Pool {
         for range in &self.ranges {
             self.tries.observe([("clusterCIDR", range.whole().to_string())], range.counts().tries as f64);
         }
-        self.held.insert(name.clone(), NodeRanges { uid: uid.clone(), ranges: taken.clone() });
+        let held = NodeRanges { uid: uid.clone(), ranges: taken.clone(), has_lost_write: false };
+        self.held.insert(name.clone(), held);
         Ok(taken)
+    }
+
+    /// Records that the response to a write of a node's ranges was lost: the node may have them.
+    pub fn record_lost_write(&mut self, name: &Str, uid: &Uid) {
+        if let Some(held) = self.held.get_mut(name).filter(|held| held.uid == *uid) {
+            held.has_lost_write = true;
+        }
+    }
+
+    /// Returns true if a node may have the ranges that are reserved for it, although its record has none.
+    pub fn has_lost_write(&self, name: &Str, uid: &Uid) -> bool {
+        self.held.get(name).is_some_and(|held| held.uid == *uid && held.has_lost_write)
     }
 
     /// Frees the parts of a node, if they belong to this UID.

@@ -124,9 +124,11 @@ impl Allocator {
             }
             Err(error) => {
                 self.record_event(node, "CIDRAssignmentFailed");
-                // If the response was lost, the write may have been executed: the ranges stay reserved for this node,
-                // and are written again.
-                if !error.is_lost() {
+                // If a response was lost, that write may have been executed: the ranges stay reserved for this node, and
+                // are written again.
+                if error.is_lost() {
+                    lock(&self.pool).record_lost_write(&key.name, &node.meta.uid);
+                } else if !lock(&self.pool).has_lost_write(&key.name, &node.meta.uid) {
                     self.release(key, node);
                 }
                 Err(error.into())
@@ -146,5 +148,76 @@ impl Allocator {
     fn record_event(&self, node: &Node, reason: &'static str) {
         let message = format!("Node {} status is now: {reason}", node.meta.name);
         self.recorder.event(&about(node), EventType::Normal, reason, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use kinds::schema::{node as n, node_spec, object_meta};
+    use kinds::wire::Put as _;
+    use kinds::{Decode, Sections, envelope};
+    use runtime::queue::QueueOptions;
+    use runtime::testing::{NoEvents, filled_store, writer};
+
+    use super::super::config::{Config, Share};
+    use super::*;
+
+    fn decoding() -> Decode {
+        Decode { interner: Arc::default(), sections: Sections::default() }
+    }
+
+    fn encoded(name: &str, version: u64, ranges: &[&str]) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(n::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
+        });
+        object.put_message(n::SPEC, |spec| ranges.iter().for_each(|range| spec.put_str(node_spec::POD_CIDRS, range)));
+        object
+    }
+
+    fn node(name: &str, version: u64) -> Node {
+        Node::decode(&decoding(), &encoded(name, version, &[])).expect("well-formed")
+    }
+
+    /// The controller with one range, and two nodes without ranges in its cache. `listed` are the nodes of the first
+    /// list; the writes have the statuses `patches`, then 200.
+    async fn allocator(listed: Vec<Vec<u8>>, patches: &[u16]) -> Allocator {
+        let patches: Mutex<VecDeque<u16>> = Mutex::new(patches.iter().copied().collect());
+        let writer = writer(move |method, _| {
+            if method.as_str() == "PATCH" {
+                let status = lock(&patches).pop_front().unwrap_or(200);
+                return (status, envelope::wrap(&Node::RESOURCE, &encoded("a", 9, &[])));
+            }
+            let mut list = Vec::new();
+            list.put_message(1, |_| {});
+            listed.iter().for_each(|node| list.put_bytes(2, node));
+            (200, envelope::wrap_as("v1", "NodeList", &list))
+        });
+        let share = Share { range: "10.0.0.0/24".parse().expect("a range"), prefix: 24 };
+        let config = Config { shares: vec![share], services: Vec::new(), ignored_services: Vec::new() };
+        Allocator {
+            nodes: Arc::new(filled_store(decoding(), vec![], [node("a", 1), node("b", 1)])),
+            pool: Arc::new(Mutex::new(Pool::new(&config))),
+            writer: writer.await,
+            recorder: Recorder::new("test", Arc::new(NoEvents)).0,
+            queue: Queue::new(QueueOptions::named("test")),
+            listed: OnceCell::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn range_whose_write_was_lost_is_kept_when_a_retry_is_refused() {
+        for (patches, is_free) in [(&[429][..], true), (&[504, 429], false), (&[504, 429, 429], false)] {
+            let allocator = allocator(Vec::new(), patches).await;
+            for _ in patches {
+                allocator.sync(&ObjectKey::new("", "a")).await.expect_err("not written");
+            }
+            let other = allocator.sync(&ObjectKey::new("", "b")).await;
+            assert_eq!(other.is_ok(), is_free, "{patches:?}: {other:?}");
+        }
     }
 }
