@@ -78,6 +78,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         queue: queue.clone(),
         listed: Default::default(),
+        unconfirmed: Default::default(),
     });
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: WORKERS }, queue, allocator);
 }

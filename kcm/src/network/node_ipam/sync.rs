@@ -28,6 +28,8 @@ pub struct Allocator {
     pub queue: Arc<Queue<ObjectKey>>,
     /// Set once all nodes were listed from the API server.
     pub listed: OnceCell<()>,
+    /// Nodes of that list that were missing in the cache, until the cache has reached their versions.
+    pub unconfirmed: Mutex<Vec<Node>>,
 }
 
 fn record_ranges(pool: &mut Pool, node: &Node) {
@@ -75,6 +77,7 @@ impl Allocator {
             return Ok(Outcome::Done);
         }
         self.listed.get_or_try_init(|| self.list()).await?;
+        self.release_deleted();
         let ranges = lock(&self.pool).reserve(&key.name, &node.meta.uid);
         let ranges = ranges.map_err(|problem| {
             self.record_event(&node, "CIDRNotAvailable");
@@ -89,7 +92,12 @@ impl Allocator {
         let mut unreadable = 0;
         let listed =
             self.writer.list_each(&Node::RESOURCE, "", |object| match Node::decode(self.nodes.decoding(), object) {
-                Ok(node) => record_ranges(&mut lock(&self.pool), &node),
+                Ok(node) => {
+                    record_ranges(&mut lock(&self.pool), &node);
+                    if !self.is_in_cache(&node) {
+                        lock(&self.unconfirmed).push(node);
+                    }
+                }
                 Err(_) => unreadable += 1,
             });
         listed.await?;
@@ -99,6 +107,25 @@ impl Allocator {
             )));
         }
         Ok(())
+    }
+
+    /// Frees the ranges of nodes that were deleted before the list was recorded: the cache will report no deletion.
+    fn release_deleted(&self) {
+        let reached = self.nodes.progress().version();
+        let mut unconfirmed = lock(&self.unconfirmed);
+        // A node that cannot be decoded is missing in the cache, too.
+        if unconfirmed.is_empty() || self.nodes.undecodable() > 0 {
+            return;
+        }
+        for node in unconfirmed.extract_if(.., |node| node.meta.version <= reached) {
+            if !self.is_in_cache(&node) {
+                lock(&self.pool).release(&node.meta.name, &node.meta.uid);
+            }
+        }
+    }
+
+    fn is_in_cache(&self, node: &Node) -> bool {
+        self.nodes.get_with_uid("", &node.meta.name, &node.meta.uid).is_some()
     }
 
     async fn assign(&self, key: &ObjectKey, node: &Node, ranges: &[IpNet]) -> Result<Outcome, ReconcileError> {
@@ -159,7 +186,7 @@ mod tests {
     use kinds::wire::Put as _;
     use kinds::{Decode, Sections, envelope};
     use runtime::queue::QueueOptions;
-    use runtime::testing::{NoEvents, filled_store, writer};
+    use runtime::testing::{NoEvents, deliver, filled_store, writer};
 
     use super::super::config::{Config, Share};
     use super::*;
@@ -206,6 +233,7 @@ mod tests {
             recorder: Recorder::new("test", Arc::new(NoEvents)).0,
             queue: Queue::new(QueueOptions::named("test")),
             listed: OnceCell::new(),
+            unconfirmed: Mutex::default(),
         }
     }
 
@@ -219,5 +247,15 @@ mod tests {
             let other = allocator.sync(&ObjectKey::new("", "b")).await;
             assert_eq!(other.is_ok(), is_free, "{patches:?}: {other:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn range_of_a_node_that_was_deleted_during_the_list_is_free_once_the_cache_is_up_to_date() {
+        let allocator = allocator(vec![encoded("old", 5, &["10.0.0.0/24"])], &[]).await;
+        let key = ObjectKey::new("", "a");
+        deliver(&allocator.nodes, node("b", 4));
+        allocator.sync(&key).await.expect_err("the cache may not contain the old node yet");
+        deliver(&allocator.nodes, node("b", 6));
+        assert_eq!(allocator.sync(&key).await, Ok(Outcome::Done));
     }
 }
