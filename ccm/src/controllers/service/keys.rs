@@ -1,5 +1,6 @@
 //! Maps changes of objects to keys of the queue.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,10 +69,13 @@ pub fn delay_of_node(change: &Change<'_, Node>) -> Option<Duration> {
     }
 }
 
-/// Returns the Service that a slice belongs to.
-pub fn of_slice(change: &Change<'_, EndpointSlice>) -> Option<ObjectKey> {
-    let slice = change.new.or(change.old)?;
-    Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
+/// Returns the Services that a slice belonged and belongs to: its label may change.
+pub fn of_slice(change: &Change<'_, EndpointSlice>) -> BTreeSet<ObjectKey> {
+    let slices = [change.old, change.new].into_iter().flatten();
+    let key = |slice: &Arc<EndpointSlice>| {
+        Some(ObjectKey { namespace: slice.meta.namespace.clone(), name: slice.service()?.into() })
+    };
+    slices.filter_map(key).collect()
 }
 
 /// Subscribes to changes of Services and nodes, and adds their keys to the queue.

@@ -9,9 +9,11 @@ use kinds::meta::Time;
 use kinds::wire::Put;
 use kinds::{EndpointSlice, Kind, Uid};
 use providers::EndpointTarget;
+use runtime::store::Change;
 
 use super::simulation;
 use super::tables::node;
+use crate::controllers::service::keys::of_slice;
 use crate::controllers::service::targets;
 
 fn endpoint(address: &str, ready: Option<bool>) -> Endpoint {
@@ -41,6 +43,30 @@ fn slice(ports: Vec<Port>, endpoints: Vec<Endpoint>) -> Arc<EndpointSlice> {
     slice.contents.ports = ports.into();
     slice.contents.endpoints = endpoints;
     Arc::new(slice)
+}
+
+#[test]
+fn change_of_a_slice_concerns_its_old_and_its_new_service() {
+    let of = |service: Option<&str>| {
+        let mut slice = (*slice(Vec::new(), Vec::new())).clone();
+        let label = service.map(|service| ("kubernetes.io/service-name".into(), service.into()));
+        slice.meta.labels = label.into_iter().collect();
+        Arc::new(slice)
+    };
+    let (a, b, none) = (of(Some("a")), of(Some("b")), of(None));
+    for (old, new, expected) in [
+        (None, Some(&a), &["a"][..]),
+        (Some(&a), Some(&a), &["a"]),
+        (Some(&a), Some(&b), &["a", "b"]),
+        (Some(&a), Some(&none), &["a"]),
+        (Some(&none), Some(&b), &["b"]),
+        (Some(&b), None, &["b"]),
+        (Some(&none), Some(&none), &[]),
+    ] {
+        let found = of_slice(&Change { old, new });
+        let names: Vec<&str> = found.iter().map(|key| &*key.name).collect();
+        assert_eq!(names, expected);
+    }
 }
 
 #[test]
