@@ -47,7 +47,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state.last_targets = Some(targets.clone());
         let begun = Instant::now();
         let result = self.cloud.follow_targets(spec, targets).await;
-        self.hosts.record_update(begun.elapsed(), result.is_ok());
+        self.hosts.record_update(begun.elapsed(), result.as_ref().err());
         match result {
             Ok(others) if state.observed_others != others => {
                 state.clear_failures();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use providers::CloudError;
 use runtime::metrics::{Count, Gauges, Metrics, Seconds, powers_of_two};
 
 /// Metrics of the targets of load balancers.
@@ -39,11 +40,12 @@ impl Hosts {
         }
     }
 
-    /// Records an update of the targets of one load balancer; `succeeded` is its result.
-    pub fn record_update(&self, time: Duration, succeeded: bool) {
+    /// Records an update of the targets of one load balancer and its error. A load balancer that does not exist is no
+    /// failure: it is created again. Upstream: cloud-provider, controllers/service, lockedUpdateLoadBalancerHosts.
+    pub fn record_update(&self, time: Duration, error: Option<&CloudError>) {
         self.updates.add();
         self.update.observe(time.as_secs_f64());
-        if !succeeded {
+        if error.is_some_and(|error| !error.is_not_found()) {
             self.failures.add();
         }
     }
@@ -85,5 +87,27 @@ impl Leaks {
     /// Counts a leak whose resources were all deleted.
     pub fn count_collected(&self) {
         self.collected.add();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use providers::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn update_of_a_missing_load_balancer_is_no_failure() {
+        let metrics = Metrics::new();
+        let hosts = Hosts::register(&metrics);
+        let error = |kind| CloudError::new(kind, "RegisterTargets", "");
+        for error in [None, Some(error(ErrorKind::NotFound)), Some(error(ErrorKind::Transient))] {
+            hosts.record_update(Duration::ZERO, error.as_ref());
+        }
+        let text = metrics.text();
+        for sample in ["service_controller_loadbalancer_sync_total 3\n", "service_controller_nodesync_error_total 1\n"]
+        {
+            assert!(text.contains(sample), "{sample} in {text}");
+        }
     }
 }

@@ -280,7 +280,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     async fn set_targets(&self, wanted: &Wanted, targets: &Targets) -> Result<(), CloudError> {
         let begun = Instant::now();
         let result = self.cloud.set_targets(&wanted.spec, targets).await;
-        self.hosts.record_update(begun.elapsed(), result.is_ok());
+        self.hosts.record_update(begun.elapsed(), result.as_ref().err());
         result
     }
 
