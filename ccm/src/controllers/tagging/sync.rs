@@ -1,6 +1,6 @@
 //! One round: tags the instances of Nodes without a current checksum, and removes the tags of deleted Nodes' instances.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kinds::meta::{ObjectKey, Time};
-use kinds::{Kind, Node};
+use kinds::{Kind, Node, Uid};
 use providers::{CloudError, Tagging};
 use runtime::lock::lock;
 use runtime::queue::QueueKey;
@@ -65,8 +65,8 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct PendingWork {
-    /// Nodes whose label with the checksum is missing or outdated.
-    tag: BTreeSet<ObjectKey>,
+    /// Nodes whose label with the checksum is missing or outdated, with their instances.
+    tag: BTreeMap<ObjectKey, (Uid, String)>,
     /// Nodes whose instance can never be tagged, with that instance.
     terminal: BTreeMap<ObjectKey, String>,
     /// Instances of deleted Nodes, with the number of attempts.
@@ -87,7 +87,8 @@ impl Pending {
         lock(&self.work)
     }
 
-    /// Adds the work that a change of a Node requires. Returns true if there is any.
+    /// Adds the work that a change of a Node requires. Returns true if it is new: a heartbeat of a Node whose instance
+    /// could not be tagged must not end the backoff.
     pub(super) fn apply(&self, change: &Change<'_, Node>) -> bool {
         let mut work = self.work();
         match (change.new, change.old) {
@@ -97,8 +98,9 @@ impl Pending {
             }
             (Some(node), _) => match self.taggable(node) {
                 Some(id) if work.terminal.get(&node.meta.key()) != Some(&id) => {
-                    work.tag.insert(node.meta.key());
-                    true
+                    let pending = (node.meta.uid.clone(), id);
+                    let known = work.tag.insert(node.meta.key(), pending.clone());
+                    known != Some(pending)
                 }
                 _ => false,
             },
@@ -164,7 +166,7 @@ impl Tagger {
     /// Tags the instances of Nodes without a current checksum, in one call of the provider. Returns true if a retry is
     /// needed.
     async fn tag(&self) -> bool {
-        let keys: Vec<ObjectKey> = self.pending.work().tag.iter().cloned().collect();
+        let keys: Vec<ObjectKey> = self.pending.work().tag.keys().cloned().collect();
         let (mut nodes, mut instances) = (Vec::new(), Vec::new());
         for node in keys.iter().filter_map(|key| self.nodes.get(key)).filter(|node| !node.meta.is_deleting()) {
             if let Some(id) = instance(&node) {

@@ -58,6 +58,25 @@ fn changes_lead_to_work_only_when_needed() {
 }
 
 #[test]
+fn heartbeat_of_a_pending_node_is_no_new_work() {
+    let pending = pending();
+    let mut other = (*node("aws:///z/i-1", None)).clone();
+    other.meta.uid = kinds::Uid::parse("other");
+    let (first, second, other) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None), Arc::new(other));
+    for (old, new, expected) in [
+        (None, &first, true),
+        (Some(&first), &first, false),
+        (Some(&first), &second, true),
+        (Some(&second), &second, false),
+        (Some(&second), &first, true),
+        (Some(&first), &other, true),
+        (Some(&other), &other, false),
+    ] {
+        assert_eq!(pending.apply(&Change { old, new: Some(new) }), expected);
+    }
+}
+
+#[test]
 fn terminal_failure_is_ignored_until_the_instance_changes() {
     let pending = pending();
     let (bad, good) = (node("aws:///z/i-1", None), node("aws:///z/i-2", None));
