@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use providers::{CloudError, IpFamily, IpNet, LoadBalancerId, Targets};
 
-use crate::loadbalancer::model::subnets;
+use crate::loadbalancer::model::{subnet_changes, subnets};
 use crate::loadbalancer::names::{self, Flavour};
 use crate::loadbalancer::observed::network::instance_id;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
@@ -93,7 +93,7 @@ pub(crate) fn desired(settings: &Settings, inputs: &StackInputs<'_>) -> Result<(
             choose_subnets(settings, inputs, existing, scheme)?
         }
     };
-    warnings.extend(existing.and_then(|one| warning_of_subnets(&one.subnets, &mappings)));
+    warnings.extend(existing.and_then(|one| subnet_changes::warning(&one.subnets, &mappings)));
     let name = balancer_name(settings, inputs, existing, scheme);
     let (listeners, backends) = listeners(settings, inputs, (&name, dualstack), &mut warnings);
     let lacks_security_groups = existing.is_some_and(|one| one.security_groups.is_empty());
@@ -209,17 +209,6 @@ fn check_security_groups(
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the warning about the only subnet of a load balancer, which AWS cannot replace by another one of its zone.
-fn warning_of_subnets(current: &[Mapping], wanted: &[Mapping]) -> Option<String> {
-    let ([old], [new]) = (current, wanted) else { return None };
-    (old.zone == new.zone && old.subnet != new.subnet).then(|| {
-        format!(
-            "the load balancer stays in {}: AWS cannot replace its only subnet with {} of the same zone",
-            old.subnet, new.subnet
-        )
-    })
 }
 
 /// Returns the listeners by port, and the target groups for other Services by name.

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::loadbalancer::model::subnet_changes;
 use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
 use crate::loadbalancer::model::traffic_shift::{self, Forwards, Shift};
 use crate::loadbalancer::names;
@@ -15,8 +16,8 @@ use crate::loadbalancer::observed::stack::{
 };
 use crate::loadbalancer::plan::{PACE, Plan, Step};
 use crate::loadbalancer::types::{
-    Attributes, Balancer, Desired, Listener, Mapping, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup,
-    TargetHealth, TargetType,
+    Attributes, Balancer, Desired, Listener, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup, TargetHealth,
+    TargetType,
 };
 
 /// Returns the plan that brings a Service's load balancer to the desired state.
@@ -136,44 +137,17 @@ fn attributes(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
     }
 }
 
+/// Adds the steps to the wanted subnets and source NAT. The last step sets both, even if the subnets stay.
 fn subnets(wanted: &Balancer, current: &ObservedBalancer, plan: &mut Plan) {
-    let ids = |mappings: &[Mapping]| mappings.iter().map(|one| one.subnet.clone()).collect::<BTreeSet<_>>();
-    let mut have = ids(&current.subnets);
-    if ids(&wanted.subnets) == have && wanted.source_nat == current.source_nat {
-        return;
+    let mut steps = subnet_changes::steps(&current.subnets, &wanted.subnets);
+    let is_same = subnet_changes::ids(&current.subnets) == subnet_changes::ids(&wanted.subnets);
+    if is_same && wanted.source_nat != current.source_nat {
+        steps.push(wanted.subnets.clone());
     }
-    for subnets in subnet_steps(&wanted.subnets, &current.subnets) {
-        let last = subnets.len() == wanted.subnets.len();
-        if ids(&subnets) != have || last {
-            have = ids(&subnets);
-            let balancer = wanted.name.clone();
-            let source_nat = wanted.source_nat;
-            plan.steps.push(Step::SetSubnets { balancer, subnets, source_nat });
-        }
-    }
-}
-
-/// Returns the sets of subnets that lead to the wanted ones step by step. The subnet of a zone cannot be replaced while
-/// the load balancer is in that zone, so the load balancer leaves the zone first; and it is always in at least one
-/// zone. There are no steps if only one zone is wanted, with another subnet than now.
-fn subnet_steps(wanted: &[Mapping], current: &[Mapping]) -> Vec<Vec<Mapping>> {
-    let old = |zone: &str| current.iter().find(|old| old.zone == zone);
-    let exchanged = |one: &&Mapping| old(&one.zone).is_some_and(|old| old.subnet != one.subnet);
-    let stay: Vec<Mapping> = wanted.iter().filter(|one| !exchanged(one)).cloned().collect();
-    if stay.len() == wanted.len() {
-        return vec![stay];
-    }
-    if !stay.is_empty() {
-        return vec![stay, wanted.to_vec()];
-    }
-    // All subnets change: one zone keeps its subnet until the others are replaced.
-    match (wanted.split_first(), wanted.first().and_then(|first| old(&first.zone))) {
-        (Some((_, rest)), Some(first)) if !rest.is_empty() => {
-            let kept = vec![first.clone()];
-            let with_kept = kept.iter().chain(rest).cloned().collect();
-            vec![kept, with_kept, rest.to_vec(), wanted.to_vec()]
-        }
-        _ => Vec::new(),
+    for subnets in steps {
+        let balancer = wanted.name.clone();
+        let source_nat = wanted.source_nat;
+        plan.steps.push(Step::SetSubnets { balancer, subnets, source_nat });
     }
 }
 

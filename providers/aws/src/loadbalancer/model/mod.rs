@@ -8,6 +8,7 @@ pub(super) mod endpoint_service;
 pub(super) mod following;
 pub(super) mod node_rules;
 pub(super) mod range_rules;
+pub(super) mod subnet_changes;
 pub(super) mod subnets;
 pub(super) mod target_change;
 pub(super) mod traffic_shift;

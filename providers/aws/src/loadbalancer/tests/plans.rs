@@ -49,6 +49,7 @@ fn settings_are_changed_in_place_if_aws_can() {
         (&[], &[("subnets", "subnet-1,net-2")], &["SetSubnets"]),
         (&[], &[("subnets", "subnet-1,subnet-2,subnet-6")], &["SetSubnets", "SetSubnets"]),
         (&[], &[("subnets", "subnet-4,subnet-5,subnet-6")], &["SetSubnets", "SetSubnets", "SetSubnets", "SetSubnets"]),
+        (&[], &[("subnets", "subnet-4")], &["SetSubnets", "SetSubnets", "SetSubnets"]),
         (&[("subnets", "subnet-1")], &[("subnets", "subnet-4")], &[]),
         (&[], &[("security-group-prefix-lists", "pl-1")], &["Authorize", "Revoke"]),
         (&[], &[("enable-icmp-for-path-mtu-discovery", "on")], &["Authorize"]),
