@@ -136,6 +136,24 @@ const MISSING_PERMISSION: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", 
 /// The start of an encoded text at the end of a message. It differs for each call, so it is cut off.
 const ENCODED_PREFIX: &str = "Encoded authorization failure message";
 
+/// Codes for the name of a resource to create that another resource has, with the fix. A resource of the same owner is
+/// found by its tags before a creation, so that a retry does not help.
+const TAKEN_NAMES: [(&str, &str); 3] = [
+    (
+        "InvalidGroup.Duplicate",
+        "the existing security group lacks the tags of the one to create; unless it was just created, delete it",
+    ),
+    (
+        "DuplicateLoadBalancerName",
+        "the existing load balancer belongs to another owner, perhaps in another VPC: delete it, or choose another name \
+         by the annotation aws-load-balancer-name",
+    ),
+    (
+        "DuplicateTargetGroupName",
+        "the existing target group belongs to another owner, perhaps in another VPC, or lost its tags: delete it",
+    ),
+];
+
 /// Adds the fix for an operator to an error; `service` is the prefix of the service's actions in IAM.
 pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
     let code = error.message.split(':').next().unwrap_or_default();
@@ -149,6 +167,11 @@ pub(crate) fn with_fix(mut error: CloudError, service: &str) -> CloudError {
             );
         }
         ErrorKind::Quota => error.message.push_str("; request a higher quota, or delete unused resources"),
+        ErrorKind::Conflict => {
+            if let Some((_, fix)) = TAKEN_NAMES.iter().find(|(taken, _)| *taken == code) {
+                error.message = format!("{}; {fix}", error.message);
+            }
+        }
         _ => {}
     }
     error
@@ -233,6 +256,10 @@ mod tests {
             reported("RouteLimitExceeded", "50").ends_with("50; request a higher quota, or delete unused resources")
         );
         assert_eq!(reported("InternalError", "x"), "InternalError: x");
+        for (code, fix) in TAKEN_NAMES {
+            assert_eq!(reported(code, "x"), format!("{code}: x; {fix}"));
+        }
+        assert_eq!(reported("DependencyViolation", "x"), "DependencyViolation: x", "no name is taken");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) const GROUP_LEAD: &str = "kubernetes.io/load-balancer-group-lead";
 /// Beginning of the description of a rule in the security group of a shared load balancer, followed by the uid of the
 /// Service that the rule is for.
 const GROUP_RULE: &str = "kubernetes.io/service-uid=";
+/// Beginning of the name of the security group of a Classic Load Balancer, followed by the load balancer's name.
+const CLASSIC_GROUP: &str = "k8s-elb-";
 /// The Services that may use a resource that a user made; only users write the tag.
 pub(crate) const ALLOWED: &str = "kubernetes.io/allowed-services";
 /// The Service, as `namespace/name`. Upstream: AWS Load Balancer Controller, tracking provider.
@@ -161,8 +163,12 @@ fn group(
 /// Returns true if this name may have been generated for a resource of this Service, or of an earlier one with the same
 /// name.
 pub(crate) fn may_be_generated(id: &LoadBalancerId, name: &str) -> bool {
-    let prefix = format!("k8s-{}-{}-", plain(&id.namespace, 8), plain(&id.name, 8));
-    name == id.default_name() || name.starts_with(&prefix)
+    name == id.default_name() || is_hashed(&id.namespace, &id.name, name)
+}
+
+/// Returns true if a name consists of a Service's namespace and name, and of a hash.
+pub(crate) fn is_hashed(namespace: &str, service: &str, name: &str) -> bool {
+    name.starts_with(&format!("k8s-{}-{}-", plain(namespace, 8), plain(service, 8)))
 }
 
 /// Returns the identifier, within a Service's stack, of the target group of its own or another Service's port.
@@ -180,6 +186,12 @@ pub(crate) fn resource_id_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) ->
 /// Returns the name of a Service's own security group, the same in both upstreams.
 pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
+}
+
+/// Returns true if this may be the name of a Service's own security group. Without the uid, only the beginning of the
+/// name is known.
+pub(crate) fn may_be_security_group(id: &LoadBalancerId, name: &str) -> bool {
+    if id.uid.is_empty() { is_hashed(&id.namespace, &id.name, name) } else { name == security_group(id) }
 }
 
 /// Returns the name of the load balancer that a group of Services shares, and of its security group.
@@ -220,7 +232,14 @@ pub(crate) fn classic_group(id: &LoadBalancerId) -> String {
 
 /// Returns the name of the security group of the Classic Load Balancer with this name.
 pub(crate) fn classic_group_of(balancer: &str) -> String {
-    format!("k8s-elb-{balancer}")
+    format!("{CLASSIC_GROUP}{balancer}")
+}
+
+/// Returns true if a security group has the name that cloud-provider-aws makes for a Classic Load Balancer, from the
+/// uid of any Service.
+pub(crate) fn is_classic_group(name: &str) -> bool {
+    let uid = name.strip_prefix(CLASSIC_GROUP).and_then(|balancer| balancer.strip_prefix('a'));
+    uid.is_some_and(|uid| uid.len() == 31 && uid.chars().all(|c| c.is_ascii_hexdigit()))
 }
 
 /// Returns the tags of one of a Service's resources; `resource` is the part's name in the Service's stack.
@@ -284,6 +303,21 @@ mod tests {
         assert_eq!(backend_group("cluster-1"), format!("k8s-nlb-backend-cluster1-{}", &hash(&["cluster-1"])[..10]));
         assert!(backend_group(&"c".repeat(500)).len() <= 255);
         assert_eq!(hash(&["a", "bc"]), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn security_group_of_a_service_is_recognized_by_its_uid_or_by_its_prefix() {
+        let own = security_group(&id());
+        let nameless = LoadBalancerId { uid: String::new(), ..id() };
+        let another = LoadBalancerId { uid: "another".into(), ..id() };
+        assert!(may_be_security_group(&id(), &own) && may_be_security_group(&nameless, &own));
+        assert!(!may_be_security_group(&another, &own) && may_be_security_group(&nameless, &security_group(&another)));
+        let other_name = LoadBalancerId { name: "api".into(), ..nameless };
+        assert!(!may_be_security_group(&other_name, &own));
+        assert!(is_classic_group(&classic_group(&id())));
+        for name in ["k8s-elb-nodes", "k8s-elb-a0123", "nodes", &own] {
+            assert!(!is_classic_group(name), "{name}");
+        }
     }
 
     #[test]

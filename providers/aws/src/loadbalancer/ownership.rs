@@ -138,6 +138,16 @@ impl Purpose {
     }
 }
 
+/// Returns true if a security group has the cluster's tag, and no tag of an owner: cloud-provider-aws makes such groups
+/// for load balancers.
+///
+/// Nodes' groups may have the same tags. Only the name of a group, together with the load balancer that has the group,
+/// proves its owner.
+pub(crate) fn is_without_owner(tags: &Tags, cluster: &ClusterTags) -> bool {
+    let purposes = [SERVICE, UID, STACK, BACKEND, GROUP, CONTROLLER_CLUSTER, CONTROLLER_RESOURCE];
+    is_certain(tags, cluster) && !purposes.iter().any(|key| tags.contains_key(*key))
+}
+
 /// Returns true if a security group is this cluster's to delete. cloud-provider-aws names the Service only in the name
 /// of a group, not in its tags.
 pub(crate) fn is_own_group(tags: &Tags, cluster: &ClusterTags) -> bool {

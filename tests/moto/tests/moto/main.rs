@@ -173,6 +173,7 @@ fn with_other_controllers() -> Vec<Case> {
             load_balancer_controller_and_ccm_leave_each_others_resources_alone,
         },
         upstream::takeover::{
+            managed_security_groups_move_with_their_load_balancers,
             services_move_from_cloud_provider_to_ccm_and_back,
             services_move_from_load_balancer_controller_to_ccm_and_back,
         },

@@ -96,9 +96,12 @@ fn owned(
     for balancer in &listing.balancers {
         if let Some(id) = id(&balancer.tags, &balancer.name) {
             users.insert(&balancer.arn, id.clone());
-            let entry = found.entry(id).or_default();
+            let entry = found.entry(id.clone()).or_default();
             entry.balancer = Some(balancer);
             entry.add(&balancer.arn, certain(&balancer.tags));
+            for group in listing.groups_of_cloud_provider(cluster, &id, std::slice::from_ref(balancer)) {
+                entry.add(&group.id, true);
+            }
         }
     }
     for (group, balancers) in &listing.target_groups {
@@ -174,7 +177,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     if endpoint_service::is_marked(&observed.balancers) {
         endpoint_service::delete_all(&session, id).await?;
     }
-    let steps = diff::delete(&observed, &id.uid).steps;
+    let steps = diff::delete(&observed, id).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
         let mut caller = Caller {
@@ -231,10 +234,12 @@ fn remaining(listing: &Listing, cluster: &ClusterTags, owned: &Owned) -> Observe
         });
         same && ownership::is_certain(tags, cluster) && owned.resources.iter().any(|listed| listed == part)
     };
-    let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags));
     let balancers: Vec<_> = listing.balancers.iter().filter(|one| its(&one.arn, &one.tags)).cloned().collect();
     let groups = listing.target_groups.iter().filter(|(group, _)| its(&group.arn, &group.tags));
     let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
+    let untagged = listing.groups_of_cloud_provider(cluster, id, &balancers);
+    let untagged = untagged.filter(|group| owned.resources.contains(&group.id));
+    let security = listing.security_groups.iter().filter(|group| its(&group.id, &group.tags)).chain(untagged);
     ObservedStack {
         elsewhere: listing.elsewhere(&target_groups, &balancers),
         security_groups: security.map(ListedGroup::observed).collect(),
@@ -377,5 +382,29 @@ mod tests {
         let without = Owned { id: service("web", ""), ..left };
         let other = remaining(&recent_listing, &cluster(), &without);
         assert!(other.is_empty(), "resources with a uid, or of another owner, were found: {other:?}");
+    }
+
+    #[test]
+    fn security_group_of_cloud_provider_is_collected_with_its_load_balancer() {
+        let id = service("web", "01234567-89ab-cdef-0123-456789abcdef");
+        let mut of_upstream = balancer(&id.default_name(), &[OWN, SERVICE]);
+        of_upstream.security_groups = vec!["sg-1".into(), "sg-2".into()];
+        let mut listed = listing(vec![of_upstream], &[("sg-1", &[OWN]), ("sg-2", &[OWN]), ("sg-3", &[OWN])]);
+        for (group, name) in [(0, names::security_group(&id)), (2, names::security_group(&id))] {
+            listed.security_groups[group].name = name;
+        }
+        let of = |listing: &Listing, known: &[LoadBalancerId]| {
+            owned(listing, &cluster(), "kubernetes", known, &BTreeMap::new()).pop().expect("a load balancer is listed")
+        };
+        let found = of(&listed, &[]);
+        assert_eq!(found.resources, [listed.balancers[0].arn.clone(), "sg-1".into()]);
+        assert_eq!(remaining(&listed, &cluster(), &found).security_groups.len(), 1);
+        let unlisted = Owned { resources: vec![listed.balancers[0].arn.clone()], ..found.clone() };
+        assert!(remaining(&listed, &cluster(), &unlisted).security_groups.is_empty());
+        // The deletion claims the group before the load balancer is deleted.
+        listed.security_groups[0].tags = tags(&[OWN, SERVICE]);
+        listed.balancers.clear();
+        let observed = remaining(&listed, &cluster(), &found);
+        assert_eq!(observed.ids().collect::<Vec<_>>(), ["sg-1"]);
     }
 }

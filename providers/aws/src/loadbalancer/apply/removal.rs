@@ -94,7 +94,7 @@ impl Balancers {
         }
         let confirmed = self.confirm_creations(session, id, state).await?;
         self.find_abandoned_listeners(session, id, &mut observed).await?;
-        let mut steps = diff::delete(&observed, &id.uid).steps;
+        let mut steps = diff::delete(&observed, id).steps;
         // Resources that this process created and that are not listed yet. If a listed resource is not the Service's,
         // another controller has taken it over.
         let unlisted = state.made.keys().filter(|id| !listing.has(id));

@@ -7,13 +7,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use providers::LoadBalancerId;
+
 use crate::loadbalancer::model::subnet_changes;
 use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
 use crate::loadbalancer::model::traffic_shift::{self, Forwards, Shift};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{
-    ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup, State, balancer_defaults, group_defaults,
+    ObservedBalancer, ObservedListener, ObservedSecurityGroup, ObservedStack, ObservedTargetGroup, State,
+    balancer_defaults, group_defaults,
 };
+use crate::loadbalancer::ownership;
 use crate::loadbalancer::plan::{PACE, Plan, Step};
 use crate::loadbalancer::types::{
     Attributes, Balancer, Desired, Listener, Protocol, SecurityGroup, Tagging, Tags, Target, TargetGroup, TargetHealth,
@@ -22,7 +26,7 @@ use crate::loadbalancer::types::{
 
 /// Returns the plan that brings a Service's load balancer to the desired state.
 pub(crate) fn ensure(desired: &Desired, observed: &ObservedStack) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { steps: claims_of_unneeded_groups(desired, observed), ..Plan::default() };
     let mut groups = desired.balancer.security_groups.clone();
     if let Some(wanted) = &desired.security_group {
         let Some(id) = security_group(wanted, observed, &desired.tagging, &mut plan) else { return plan };
@@ -376,13 +380,34 @@ fn remove(
             plan.steps.push(Step::DeleteTargetGroup { arn: group.arn.clone() });
         }
     }
-    let wanted = desired.security_group.as_ref().map(|group| group.name.as_str());
     let carried = |id: &String| !settled && others.iter().any(|other| other.security_groups.contains(id));
-    for group in
-        observed.security_groups.iter().filter(|group| Some(group.name.as_str()) != wanted && !carried(&group.id))
-    {
+    for group in unneeded_groups(desired, observed).filter(|group| !carried(&group.id)) {
         plan.steps.push(Step::DeleteSecurityGroup { id: group.id.clone() });
     }
+}
+
+/// Returns the Service's security groups that the load balancer should not have.
+fn unneeded_groups<'a>(
+    desired: &'a Desired,
+    observed: &'a ObservedStack,
+) -> impl Iterator<Item = &'a ObservedSecurityGroup> {
+    let wanted = desired.security_group.as_ref().map(|group| group.name.as_str());
+    let named = &desired.balancer.security_groups;
+    observed.security_groups.iter().filter(move |one| Some(one.name.as_str()) != wanted && !named.contains(&one.id))
+}
+
+/// Returns the steps that claim the security groups which the load balancer is about to lose.
+fn claims_of_unneeded_groups(desired: &Desired, observed: &ObservedStack) -> Vec<Step> {
+    let tag = |key: &str| Some((key.to_owned(), desired.balancer.tags.get(key)?.clone()));
+    let owner: Tags = [names::SERVICE, names::UID].into_iter().filter_map(tag).collect();
+    unneeded_groups(desired, observed).filter_map(|group| claim(group, &owner)).collect()
+}
+
+/// Returns the step that puts the tags of the Service on a security group of cloud-provider-aws. Before that, only the
+/// load balancer that has the group proves the Service's ownership.
+fn claim(group: &ObservedSecurityGroup, owner: &Tags) -> Option<Step> {
+    let is_marked = ownership::is_of_a_service(&group.tags) || group.tags.contains_key(names::GROUP);
+    (!is_marked).then(|| Step::AddTags { arn: group.id.clone(), tags: owner.clone() })
 }
 
 /// Returns true if each listener's own target group has a healthy target, or should have no targets at all.
@@ -397,16 +422,21 @@ fn serves(desired: &Desired, observed: &ObservedStack) -> bool {
 /// Returns the plan that deletes all of a Service's resources. Some resources may be in use for a while by other
 /// resources that are deleted, too.
 ///
-/// Resources whose adoption was interrupted before they were tagged get the Service's uid tag first: once the load
-/// balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer Controller manages.
-pub(crate) fn delete(observed: &ObservedStack, uid: &str) -> Plan {
+/// Resources whose adoption was interrupted before they were tagged, or has not begun, get tags of the Service first:
+/// once the load balancer is deleted, nothing else would distinguish them from a stack that the Load Balancer
+/// Controller manages, or prove the owner of a security group of cloud-provider-aws.
+pub(crate) fn delete(observed: &ObservedStack, id: &LoadBalancerId) -> Plan {
+    let uid = Tags::from([(names::UID.to_owned(), id.uid.clone())]);
     let unclaimed = |tags: &Tags| tags.contains_key(names::STACK) && !tags.contains_key(names::UID);
     let parts = observed.target_groups.iter().map(|one| (&one.arn, &one.tags));
     let parts = parts.chain(observed.security_groups.iter().map(|one| (&one.id, &one.tags)));
-    let claims = parts.filter(|(_, tags)| unclaimed(tags)).map(|(arn, _)| Step::AddTags {
-        arn: arn.clone(),
-        tags: Tags::from([(names::UID.to_owned(), uid.to_owned())]),
-    });
+    let claims =
+        parts.filter(|(_, tags)| unclaimed(tags)).map(|(arn, _)| Step::AddTags { arn: arn.clone(), tags: uid.clone() });
+    let mut owner = Tags::from([(names::SERVICE.to_owned(), id.to_string())]);
+    if !id.uid.is_empty() {
+        owner.extend(uid.clone());
+    }
+    let claims = claims.chain(observed.security_groups.iter().filter_map(|group| claim(group, &owner)));
     let abandoned_listeners = observed.abandoned_listeners.iter().map(|arn| Step::DeleteListener { arn: arn.clone() });
     let balancers = observed.balancers.iter().filter(|one| !one.shared);
     let balancers = abandoned_listeners.chain(balancers.map(|one| Step::DeleteBalancer { arn: one.arn.clone() }));

@@ -305,6 +305,7 @@ impl Listing {
             .security_groups
             .iter()
             .filter(|group| own(&group.tags).is_some_and(|evidence| evidence != Evidence::CloudProvider));
+        let security = security.chain(self.groups_of_cloud_provider(cluster, id, &balancers));
         let target_groups: Vec<_> = groups.map(|(group, _)| group.clone()).collect();
         ObservedStack {
             elsewhere: self.elsewhere(&target_groups, &balancers),
@@ -313,6 +314,36 @@ impl Listing {
             target_groups,
             balancers,
         }
+    }
+
+    /// Returns the security groups that cloud-provider-aws made for a Service, of which these are the load balancers,
+    /// with the setting `NLBSecurityGroupMode = Managed`.
+    ///
+    /// They have the cluster's tag and no tag of a Service. A group is the Service's if it has the name that is made from
+    /// the Service's uid, and one of the load balancers has the group: the name alone is no proof.
+    pub(crate) fn groups_of_cloud_provider<'a>(
+        &'a self,
+        cluster: &'a ClusterTags,
+        id: &'a LoadBalancerId,
+        balancers: &'a [ObservedBalancer],
+    ) -> impl Iterator<Item = &'a ListedGroup> {
+        self.security_groups.iter().filter(move |group| {
+            ownership::is_without_owner(&group.tags, cluster)
+                && names::may_be_security_group(id, &group.name)
+                && balancers.iter().any(|one| one.security_groups.contains(&group.id))
+        })
+    }
+
+    /// Returns true if cloud-provider-aws made a security group for a Classic Load Balancer, or for a Network Load
+    /// Balancer of any Service.
+    fn is_made_by_cloud_provider(&self, group: &ListedGroup, cluster: &ClusterTags) -> bool {
+        let is_named_after = |owner: Owner| names::is_hashed(&owner.namespace, &owner.name, &group.name);
+        let is_for = |balancer: &ObservedBalancer| {
+            balancer.security_groups.contains(&group.id)
+                && Owner::of(&balancer.tags, cluster, "").is_some_and(is_named_after)
+        };
+        ownership::is_without_owner(&group.tags, cluster)
+            && (names::is_classic_group(&group.name) || self.balancers.iter().any(is_for))
     }
 
     /// Returns the ARNs of listed load balancers that use some of these target groups and are not among `balancers`.
@@ -391,7 +422,12 @@ impl Listing {
                 .iter()
                 .any(|key| tags.contains_key(*key))
         };
-        self.security_groups.iter().filter(|group| group.tags.contains_key(&key) && !balancers(&group.tags)).collect()
+        let of_instances = |group: &&ListedGroup| {
+            group.tags.contains_key(&key)
+                && !balancers(&group.tags)
+                && !self.is_made_by_cloud_provider(group, &session.cluster)
+        };
+        self.security_groups.iter().filter(of_instances).collect()
     }
 
     /// Returns the security group that cloud-provider-aws created for a Classic Load Balancer of this Service.
@@ -463,6 +499,81 @@ mod tests {
             let observed = listing.of(&ClusterTags::new("c", false), &id, Purpose::Delete);
             assert_eq!(!observed.balancers.is_empty(), expected, "{name} of cloud-provider-aws");
             assert!(observed.security_groups.is_empty(), "a security group was found by its name alone");
+        }
+    }
+
+    const MADE_BY_UPSTREAM: &[(&str, &str)] = &[OWN];
+
+    /// Returns a listing like [`listing`], in which the load balancer has the security group.
+    fn attached(balancer: &[(&str, &str)], group: &[(&str, &str)], name: &str) -> Listing {
+        let mut listing = listing(balancer, group, name);
+        listing.balancers[0].security_groups = vec!["sg-1".into()];
+        listing
+    }
+
+    #[test]
+    fn security_group_of_cloud_provider_is_found_by_its_name_and_its_load_balancer() {
+        let id = samples::id();
+        let default = id.default_name();
+        let taken_over: &[(&str, &str)] = &[OWN, SERVICE];
+        let other_cluster = ("kubernetes.io/cluster/d", "owned");
+        let renamed = |mut listing: Listing| {
+            listing.security_groups[0].name = "k8s-default-web-0123456789".into();
+            listing
+        };
+        for (what, listing, expected) in [
+            ("its own", attached(taken_over, MADE_BY_UPSTREAM, &default), true),
+            ("of an adopted load balancer", attached(&[OWN, SERVICE, UID], MADE_BY_UPSTREAM, "any"), true),
+            ("on no load balancer", listing(taken_over, MADE_BY_UPSTREAM, &default), false),
+            ("of another name", renamed(attached(taken_over, MADE_BY_UPSTREAM, &default)), false),
+            ("on a load balancer of an earlier Service", attached(taken_over, MADE_BY_UPSTREAM, "earlier"), false),
+            ("on a load balancer of the user", attached(&[OWN], MADE_BY_UPSTREAM, &default), false),
+            ("without a tag", attached(taken_over, &[], &default), false),
+            ("with the shared tag", attached(taken_over, &[("kubernetes.io/cluster/c", "shared")], &default), false),
+            ("of two clusters", attached(taken_over, &[OWN, other_cluster], &default), false),
+            ("of a Service of the same name", attached(taken_over, &[OWN, SERVICE], &default), false),
+            ("of the controller", attached(taken_over, &[OWN, STACK[1]], &default), false),
+        ] {
+            for purpose in [Purpose::Delete, Purpose::Ensure(Flavour::CloudProvider)] {
+                let observed = listing.of(&ClusterTags::new("c", false), &id, purpose);
+                assert_eq!(!observed.security_groups.is_empty(), expected, "{what} for {purpose:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn security_group_of_cloud_provider_stays_with_its_load_balancer_when_tags_are_read_again() {
+        let (id, cluster) = (samples::id(), ClusterTags::new("c", false));
+        let listing = attached(&[OWN, SERVICE], MADE_BY_UPSTREAM, &id.default_name());
+        for (now, expected) in [(&[OWN, SERVICE][..], 2), (&[OWN, SERVICE, UID], 2), (&[OWN], 0)] {
+            let mut observed = listing.of(&cluster, &id, Purpose::Delete);
+            let read = [(observed.balancers[0].arn.clone(), tags(now))].into();
+            observed.confirm(&read, |tags| ownership::evidence(tags, &cluster, &id));
+            assert_eq!(observed.ids().count(), expected, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn security_groups_of_load_balancers_are_not_those_of_nodes() {
+        let cluster = ClusterTags::new("c", false);
+        let named = |mut listing: Listing, name: &str| {
+            listing.security_groups[0].name = name.to_owned();
+            listing
+        };
+        let balancer: &[(&str, &str)] = &[OWN, SERVICE];
+        for (what, listing, expected) in [
+            ("of a Service", attached(balancer, MADE_BY_UPSTREAM, "any"), true),
+            ("of nodes, on a load balancer", named(attached(balancer, MADE_BY_UPSTREAM, "any"), "nodes"), false),
+            ("on a load balancer of the user", attached(&[OWN], MADE_BY_UPSTREAM, "any"), false),
+            ("on no load balancer", listing(balancer, MADE_BY_UPSTREAM, "any"), false),
+            (
+                "of a Classic Load Balancer",
+                named(listing(&[], MADE_BY_UPSTREAM, "any"), &names::classic_group(&samples::id())),
+                true,
+            ),
+        ] {
+            let made = listing.is_made_by_cloud_provider(&listing.security_groups[0], &cluster);
+            assert_eq!(made, expected, "{what}");
         }
     }
 }

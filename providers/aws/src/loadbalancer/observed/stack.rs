@@ -198,8 +198,12 @@ impl ObservedStack {
         };
         self.balancers.retain(|one| own(&one.arn));
         self.target_groups.retain(|one| own(&one.arn));
-        self.security_groups
-            .retain(|group| evidence(&group.tags).is_some_and(|evidence| Purpose::Delete.is_met_by(evidence, claimed)));
+        let used: BTreeSet<&String> = self.balancers.iter().flat_map(|one| &one.security_groups).collect();
+        self.security_groups.retain(|group| match evidence(&group.tags) {
+            Some(evidence) => Purpose::Delete.is_met_by(evidence, claimed),
+            // cloud-provider-aws made the group for one of the load balancers.
+            None => !ownership::is_of_a_service(&group.tags) && used.contains(&group.id),
+        });
     }
 
     /// Returns true if a listener of one of the load balancers sends traffic to a target group.

@@ -10,7 +10,7 @@ use super::account::Account;
 use super::backends;
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::plan::Step;
-use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::samples::{self, nodes, port, spec};
 use crate::loadbalancer::spec::annotations::read;
 use crate::loadbalancer::spec::settings::Policy;
 
@@ -141,7 +141,7 @@ proptest! {
         prop_assert_eq!(diff::ensure(&desired, &account.observed).steps, vec![], "a settled load balancer is not changed");
         // Deleted, with a crash after each step.
         while !account.observed.is_empty() {
-            let plan = diff::delete(&account.observed, "u");
+            let plan = diff::delete(&account.observed, &samples::id());
             let step = plan.steps.first().expect("a step for each resource that exists").clone();
             account.make(&step);
         }

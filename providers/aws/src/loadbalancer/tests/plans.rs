@@ -6,7 +6,7 @@ use super::account::{Account, name};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::observed::stack::State;
 use crate::loadbalancer::plan::Step;
-use crate::loadbalancer::samples::{nodes, port, spec};
+use crate::loadbalancer::samples::{self, nodes, port, spec, tags};
 use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};
 
 fn settled(annotations: &[(&str, &str)]) -> Account {
@@ -30,7 +30,7 @@ fn load_balancer_is_created_with_rules_first_and_listener_last() {
 #[test]
 fn resources_are_deleted_before_those_that_they_use() {
     let mut account = settled(&[]);
-    for step in diff::delete(&account.observed, "u").steps {
+    for step in diff::delete(&account.observed, &samples::id()).steps {
         account.make(&step);
     }
     assert_eq!(account.names(), ["DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
@@ -338,9 +338,48 @@ fn parts_of_a_stack_whose_adoption_began_are_claimed_before_the_load_balancer_is
     let mut account = settled(&[("type", "external")]);
     account.observed.target_groups[0].tags.remove("kubernetes.io/service-uid");
     account.observed.security_groups[0].tags.remove("kubernetes.io/service-uid");
-    let steps = diff::delete(&account.observed, "u-1").steps;
+    let steps = diff::delete(&account.observed, &samples::id()).steps;
     let expected = ["AddTags", "AddTags", "DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"];
     assert_eq!(steps.iter().map(name).collect::<Vec<_>>(), expected);
     let Step::AddTags { tags, .. } = &steps[0] else { panic!("{steps:?}") };
-    assert_eq!(tags["kubernetes.io/service-uid"], "u-1");
+    assert_eq!(tags["kubernetes.io/service-uid"], samples::id().uid);
+}
+
+/// Returns a Service's resources with the security group as cloud-provider-aws makes it.
+fn with_group_of_cloud_provider() -> Account {
+    let mut account = settled(&[]);
+    account.observed.security_groups[0].tags = tags(&[("kubernetes.io/cluster/c", "owned")]);
+    account
+}
+
+#[test]
+fn security_group_of_cloud_provider_is_adopted_by_tags() {
+    let mut account = with_group_of_cloud_provider();
+    account.settle(&spec(&[]), &nodes([1, 2]));
+    assert_eq!(account.names(), ["AddTags"]);
+    let tags = &account.observed.security_groups[0].tags;
+    assert_eq!(tags["kubernetes.io/service-uid"], samples::id().uid);
+}
+
+#[test]
+fn security_group_of_cloud_provider_is_claimed_before_it_loses_its_load_balancer() {
+    let mut account = with_group_of_cloud_provider();
+    let mut desired = account.desired(&spec(&[]), &nodes([1, 2]));
+    desired.security_group = None;
+    desired.balancer.security_groups = vec!["sg-x".into()];
+    let plan = diff::ensure(&desired, &account.observed);
+    let names = |steps: &[Step]| steps.iter().map(name).collect::<Vec<_>>();
+    assert_eq!(names(&plan.steps), ["AddTags", "SetSecurityGroups", "DeleteSecurityGroup"]);
+    desired.balancer.security_groups = vec![account.observed.security_groups[0].id.clone()];
+    let named_by_user = diff::ensure(&desired, &account.observed);
+    assert_eq!(names(&named_by_user.steps), ["SetSecurityGroups"], "the user's groups stay as they are");
+
+    let id = samples::id();
+    let deletion = diff::delete(&account.observed, &id);
+    assert_eq!(names(&deletion.steps), ["AddTags", "DeleteBalancer", "DeleteTargetGroup", "DeleteSecurityGroup"]);
+    deletion.steps.iter().take(1).for_each(|step| account.make(step));
+    let tags = &account.observed.security_groups[0].tags;
+    assert_eq!(tags["kubernetes.io/service-name"], id.to_string());
+    assert_eq!(tags["kubernetes.io/service-uid"], id.uid);
+    assert_eq!(name(&diff::delete(&account.observed, &id).steps[0]), "DeleteBalancer", "the group is claimed once");
 }

@@ -4,7 +4,7 @@ use super::account::{Account, name};
 use crate::loadbalancer::model::diff;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedSecurityGroup};
-use crate::loadbalancer::samples::{listed_balancer, nodes, spec};
+use crate::loadbalancer::samples::{self, listed_balancer, nodes, spec};
 use crate::loadbalancer::types::{Mapping, Scheme};
 use crate::tags::ClusterTags;
 
@@ -29,7 +29,7 @@ fn plan_changes_only_listeners_of_a_load_balancer_that_a_user_made() {
     let listeners = std::mem::take(&mut account.observed.balancers[0].listeners);
     assert_eq!((&account.observed.balancers[0], listeners.len()), (&user_balancer(), 1), "{:?}", account.names());
     assert!(account.observed.security_groups.is_empty(), "{:?}", account.names());
-    let deletion = diff::delete(&account.observed, "uid");
+    let deletion = diff::delete(&account.observed, &samples::id());
     assert_eq!(deletion.steps.iter().map(name).collect::<Vec<_>>(), ["DeleteTargetGroup"]);
 }
 
@@ -55,7 +55,7 @@ fn listeners_on_a_former_load_balancer_of_the_user_are_deleted_before_their_grou
     let plan = account.ensure(&spec(&[]), &targets, usize::MAX).unwrap();
     assert!(plan.again.is_none() && account.observed.abandoned_listeners.is_empty(), "{:?}", account.names());
     account.observed.abandoned_listeners = vec!["arn:listener/old".into()];
-    let deletion = diff::delete(&account.observed, "uid");
+    let deletion = diff::delete(&account.observed, &samples::id());
     assert_eq!(name(&deletion.steps[0]), "DeleteListener");
 }
 

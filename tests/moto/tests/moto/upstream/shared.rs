@@ -59,6 +59,8 @@ pub struct SharedBed {
     /// The other controller's endpoint.
     pub other_proxy: Proxy,
     pub services: Api<KubeService>,
+    /// Lines that are added to `[Global]` in the configuration of cloud-provider-aws and of ccm.
+    pub settings: &'static str,
     other: OtherController,
 }
 
@@ -78,7 +80,7 @@ impl SharedBed {
             endpoint.name_network_balancers();
         }
         let services = Api::namespaced(aws.cloud.bed.client.clone(), "default");
-        let shared = Self { aws, other_proxy, services, other };
+        let shared = Self { aws, other_proxy, services, settings: "", other };
         if other == OtherController::Controller {
             shared.kubectl(&["apply", "--filename=-"], CRDS).await?;
             shared.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=180s"], "").await?;
@@ -129,10 +131,14 @@ impl SharedBed {
         Ok(())
     }
 
+    /// Returns the configuration of ccm.
+    pub fn cloud_config(&self) -> String {
+        self.aws.moto.cloud_config().replacen("[Global]\n", &format!("[Global]\n{}", self.settings), 1)
+    }
+
     fn flags_of_cloud_provider(&self) -> Result<Vec<String>> {
         let config = self.aws.cloud.bed.cluster.folder().join("cloud-provider-aws.conf");
-        let moto = &self.aws.moto;
-        fs::write(&config, moto.cloud_config().replace(&moto.proxy.url(), &self.other_proxy.url()))?;
+        fs::write(&config, self.cloud_config().replace(&self.aws.moto.proxy.url(), &self.other_proxy.url()))?;
         let config = format!("--cloud-config={}", config.display());
         let flags = [
             "--cloud-provider=aws",

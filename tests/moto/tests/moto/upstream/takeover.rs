@@ -5,7 +5,8 @@ use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Faults, Manager, Space, eventually};
 use jiff::SignedDuration;
 use kube::ResourceExt as _;
-use moto::Policy;
+use kube::api::DeleteParams;
+use moto::{Policy, Service};
 use serde_json::json;
 
 use super::account::{Account, Ids};
@@ -24,7 +25,7 @@ async fn ccm(bed: &SharedBed, policies: &[&str], flags: &[&str]) -> Result<Manag
     bed.aws.moto.proxy.enforce(Policy::parse(policies, &placeholders)?);
     let cluster = format!("--cluster-name={CLUSTER}");
     let flags = [&["--controllers=service", &*cluster][..], flags].concat();
-    let provider = |_: &str| provider_for(bed.aws.moto.cloud_config(), &flags);
+    let provider = |_: &str| provider_for(bed.cloud_config(), &flags);
     bed.aws.cloud.start_ccm_with_provider(provider, &Faults::default(), &flags, SignedDuration::from_hours(1)).await
 }
 
@@ -100,14 +101,96 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     let flags = ["--load-balancer-audit-period=1s", "--collect-leaked-load-balancers"];
     let _manager = ccm(bed, &[POLICY], &flags).await?;
     bed.delete(&["classic", "network"]).await.context("of cloud-provider-aws, by ccm")?;
-    bed.until("nothing is left", |now| {
-        let left = now.new_since(&empty);
-        ensure!(left.is_empty(), "left: {}", now.describe(&left));
-        Ok(())
-    })
-    .await?;
+    until_nothing_is_left(bed, &empty).await?;
     ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
     Ok(())
+}
+
+/// From cloud-provider-aws with `NLBSecurityGroupMode = Managed` to ccm and back: the security group of the load balancer
+/// stays, and is deleted with the Service by each of the two.
+pub async fn managed_security_groups_move_with_their_load_balancers(_: Space) -> Result<()> {
+    let mut bed = SharedBed::start(OtherController::CloudProvider).await?;
+    bed.settings = "NLBSecurityGroupMode = Managed\n";
+    let moved = async {
+        let empty = Account::read(&bed.aws.moto).await?;
+        move_managed_group(&bed, &empty).await?;
+        delete_group_before_adoption(&bed, &empty).await
+    };
+    let moved = moved.await;
+    bed.explain(moved)
+}
+
+/// Returns the ids of the security groups of all load balancers.
+async fn groups_of_balancers(bed: &SharedBed) -> Result<Ids> {
+    let balancers = bed.aws.moto.aws.list(Service::Elb, "DescribeLoadBalancers", &[], "LoadBalancers").await?;
+    Ok(balancers.iter().flat_map(|one| one.texts("SecurityGroups/member")).map(Into::into).collect())
+}
+
+/// Creates a Service with cloud-provider-aws, and stops it. Returns the account, and the id of the security group.
+async fn create_with_managed_group(
+    bed: &SharedBed,
+    empty: &Account,
+    (name, nodes): (&str, usize),
+) -> Result<(Account, Ids)> {
+    bed.create(service(name, None, &[("type", "nlb")])).await?;
+    let registers = |now: &Account| check_targets(now, &now.new_since(empty), nodes);
+    let created = bed.until("cloud-provider-aws registers all nodes", registers).await?;
+    let groups = groups_of_balancers(bed).await?;
+    ensure!(groups.len() == 1, "cloud-provider-aws made {groups:?}");
+    bed.stop_neighbour()?;
+    Ok((created, groups))
+}
+
+async fn move_managed_group(bed: &SharedBed, empty: &Account) -> Result<()> {
+    bed.run_neighbour(&[]).await?;
+    let (before, managed) = create_with_managed_group(bed, empty, ("web", 2)).await?;
+    let addresses = bed.host_names(&["web"]).await?;
+
+    let manager = ccm(bed, &[POLICY], &[]).await?;
+    check_same_parts(&before, &until_adopted(bed, "web").await?).context("from cloud-provider-aws to ccm")?;
+    bed.join(1).await?;
+    bed.patch("web", second_port()).await?;
+    let registered = |now: &Account, count| {
+        let ids = now.new_since(empty);
+        ensure!(now.listener_count(&ids) == 2, "{} listeners", now.listener_count(&ids));
+        check_targets(now, &ids, count)
+    };
+    let taken = bed.until("ccm adds a port and registers three nodes", |now| registered(now, 3)).await?;
+    let uid = bed.services.get("web").await?.uid().context("no uid")?;
+    let adopted = taken.with(&format!("tag kubernetes.io/service-uid={uid}"));
+    let groups = groups_of_balancers(bed).await?;
+    ensure!(adopted.is_superset(&managed), "{managed:?} is not among {adopted:?}");
+    ensure!(groups.is_superset(&managed) && groups.len() == 2, "{groups:?}, not {managed:?} and the shared group");
+    manager.stop().await?;
+
+    bed.run_neighbour(&[]).await?;
+    bed.join(1).await?;
+    let back = bed.until("cloud-provider-aws registers four nodes", |now| registered(now, 4)).await?;
+    check_same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
+    ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
+    ensure!(groups_of_balancers(bed).await? == managed, "{:?}, not {managed:?}", groups_of_balancers(bed).await?);
+    bed.delete(&["web"]).await.context("by cloud-provider-aws")?;
+    until_nothing_is_left(bed, empty).await
+}
+
+/// The Service is deleted while no controller runs, so that ccm finds a load balancer that it has never changed.
+async fn delete_group_before_adoption(bed: &SharedBed, empty: &Account) -> Result<()> {
+    let (_, managed) = create_with_managed_group(bed, empty, ("api", 4)).await?;
+    bed.services.delete("api", &DeleteParams::default()).await?;
+    let _manager = ccm(bed, &[POLICY], &[]).await?;
+    bed.delete(&["api"]).await.with_context(|| format!("by ccm, with {managed:?}"))?;
+    until_nothing_is_left(bed, empty).await?;
+    ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
+    Ok(())
+}
+
+async fn until_nothing_is_left(bed: &SharedBed, empty: &Account) -> Result<()> {
+    let is_empty = |now: &Account| {
+        let left = now.new_since(empty);
+        ensure!(left.is_empty(), "left: {}", now.describe(&left));
+        Ok(())
+    };
+    bed.until("nothing is left", is_empty).await.map(drop)
 }
 
 /// From the AWS Load Balancer Controller, which stays for Ingress, to ccm and back.
@@ -201,12 +284,7 @@ async fn move_back_to_controller(
     // The last step of the way back: the finalizer of ccm is removed manually.
     bed.patch("web", json!({"metadata": {"finalizers": [CONTROLLER_FINALIZER]}})).await?;
     bed.delete(&["web"]).await?;
-    bed.until("nothing is left", |now| {
-        let left = now.new_since(empty);
-        ensure!(left.is_empty(), "left: {}", now.describe(&left));
-        Ok(())
-    })
-    .await?;
+    until_nothing_is_left(bed, empty).await?;
     ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
     Ok(())
 }
