@@ -332,9 +332,14 @@ pub async fn calls_do_not_grow_with_nodes_and_services(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Creates the resources of cloud-provider-aws for a Service, with one target. Returns the ARNs of the load balancer,
-/// its target group and its listener.
-async fn create_as_cloud_provider_aws(moto: &Moto, one: &LoadBalancerSpec, instance: &Instance) -> Result<[String; 3]> {
+/// Creates the resources of cloud-provider-aws for a Service, with one target and these security groups. Returns the
+/// ARNs of the load balancer, its target group and its listener.
+pub async fn create_as_cloud_provider_aws(
+    moto: &Moto,
+    one: &LoadBalancerSpec,
+    instance: &Instance,
+    security_groups: &[(&str, &str)],
+) -> Result<[String; 3]> {
     let (name, service) = (one.id.default_name(), format!("default/{}", one.id.name));
     let tag = format!("kubernetes.io/cluster/{CLUSTER}");
     let tags = [
@@ -355,7 +360,7 @@ async fn create_as_cloud_provider_aws(moto: &Moto, one: &LoadBalancerSpec, insta
         ("SubnetMappings.member.2.SubnetId", &subnets[1]),
         ("SubnetMappings.member.3.SubnetId", &subnets[2]),
     ];
-    let balancer = elb("CreateLoadBalancer", &balancer, "LoadBalancerArn").await?;
+    let balancer = elb("CreateLoadBalancer", &[&balancer, security_groups].concat(), "LoadBalancerArn").await?;
     let group = [
         ("Name", "k8s-default-web1-0123456789"),
         ("Protocol", "TCP"),
@@ -388,7 +393,7 @@ pub async fn load_balancer_of_cloud_provider_aws_is_adopted(_: Space) -> Result<
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(2).await?;
     let one = spec(1, &[]);
-    let [balancer, group, listener] = create_as_cloud_provider_aws(&moto, &one, &instances[0]).await?;
+    let [balancer, group, listener] = create_as_cloud_provider_aws(&moto, &one, &instances[0], &[]).await?;
 
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &targets(&instances)).await?;

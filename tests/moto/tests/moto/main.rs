@@ -93,6 +93,7 @@ fn main() -> std::process::ExitCode {
         neighbours::{
             stack_of_the_controller_survives_the_cleanup_of_its_service,
             node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_controller,
+            security_group_of_cloud_provider_aws_is_deleted_with_its_load_balancer,
             load_balancer_of_the_same_name_stays_with_its_service,
             firewall_follows_targets, targets_follow_while_another_change_is_refused, published_policy_is_enough,
             untagged_security_group_of_nodes_is_only_a_warning,

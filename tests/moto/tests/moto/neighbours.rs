@@ -6,7 +6,9 @@ use cluster_tests::Space;
 use moto::{Moto, Service};
 use providers::{EndpointTarget, LoadBalancerSpec, Targets};
 
-use crate::balancers::{AccountResources, delete, new_process, settle, spec, targets, texts};
+use crate::balancers::{
+    AccountResources, create_as_cloud_provider_aws, delete, new_process, settle, spec, targets, texts,
+};
 use crate::bed::CLUSTER;
 
 /// The description of the controller's rules in nodes' security groups.
@@ -61,6 +63,48 @@ pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Spac
     let is_kept = resources.balancers == [created[0].clone()] && resources.target_groups == [created[1].clone()];
     ensure!(is_kept && resources.security_groups.contains(&created[2]), "{resources:?}");
     ensure!(balancers.list_owned().await?.is_empty(), "the stack is listed as leaked");
+    Ok(())
+}
+
+/// Returns the name that both upstreams and this provider give to the security group of a Service.
+async fn name_of_security_group(one: &LoadBalancerSpec) -> Result<String> {
+    let moto = Moto::start(CLUSTER).await?;
+    settle(&moto, &*new_process(&moto).await?, one, &targets(&moto.run(1).await?)).await?;
+    let filter = [("Filter.1.Name", "tag:kubernetes.io/service-uid"), ("Filter.1.Value.1", &*one.id.uid)];
+    Ok(moto.aws.ec2("DescribeSecurityGroups", &filter, "groupName").await?.remove(0))
+}
+
+/// With `NLBSecurityGroupMode = Managed`, cloud-provider-aws makes a security group that has only the cluster's tag. The
+/// group is deleted with its load balancer, whether both were adopted before or not.
+pub async fn security_group_of_cloud_provider_aws_is_deleted_with_its_load_balancer(_: Space) -> Result<()> {
+    let one = spec(1, &[]);
+    let name = name_of_security_group(&one).await?;
+    let tag = format!("kubernetes.io/cluster/{CLUSTER}");
+    for is_adopted in [true, false] {
+        let moto = Moto::start(CLUSTER).await?;
+        let instances = moto.run(2).await?;
+        let group = [
+            ("GroupName", &*name),
+            ("GroupDescription", "[k8s] Managed SecurityGroup for LoadBalancer"),
+            ("VpcId", &*moto.network.vpc),
+            ("TagSpecification.1.ResourceType", "security-group"),
+            ("TagSpecification.1.Tag.1.Key", &*tag),
+            ("TagSpecification.1.Tag.1.Value", "owned"),
+        ];
+        let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+        let attached = [("SecurityGroups.member.1", &*group)];
+        create_as_cloud_provider_aws(&moto, &one, &instances[0], &attached).await?;
+        let balancers = new_process(&moto).await?;
+        if is_adopted {
+            settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+            let adopted = AccountResources::with_tag(&moto, &one.id.uid).await?;
+            ensure!(adopted.contains(&group), "{adopted:?} do not contain {group}");
+        }
+        delete(&*balancers, &one.id).await?;
+        let left = moto.aws.ec2("DescribeSecurityGroups", &[], "groupId").await?;
+        ensure!(!left.contains(&group), "{group} is not deleted; adopted: {is_adopted}");
+        ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    }
     Ok(())
 }
 
