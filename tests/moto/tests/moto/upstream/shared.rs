@@ -13,7 +13,7 @@ use control_plane::assets::{aws_load_balancer_controller, upstream_aws_manager};
 use k8s_openapi::api::core::v1::Service as KubeService;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use moto::{Instance, Proxy, REGION};
+use moto::{Instance, Proxy, REGION, Service};
 use providers::{BuildContext, CloudProvider};
 use serde_json::{Value, json};
 
@@ -181,6 +181,32 @@ impl SharedBed {
             "--enable-waf=false".into(),
             "--enable-wafv2=false".into(),
         ])
+    }
+
+    /// Prepares the way back to cloud-provider-aws: without the cluster's tag, it does not delete the security group that
+    /// the load balancers of ccm share, and does not wait until others leave the group. Returns the group.
+    pub async fn release_shared_group(&self) -> Result<String> {
+        let aws = &self.aws.moto.aws;
+        let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-backend")];
+        let group = aws.ec2("DescribeSecurityGroups", &filter, "groupId").await?;
+        let group = group.into_iter().next().context("no shared group")?;
+        let tag = format!("kubernetes.io/cluster/{CLUSTER}");
+        aws.ec2("DeleteTags", &[("ResourceId.1", &*group), ("Tag.1.Key", &*tag)], "return").await?;
+        Ok(group)
+    }
+
+    /// Ends the way back: deletes the security group, and the rules of nodes' groups that reference it.
+    pub async fn delete_shared_group(&self, group: &str) -> Result<()> {
+        let aws = &self.aws.moto.aws;
+        for rule in aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {
+            if rule.text("referencedGroupInfo/groupId") == group {
+                let id = rule.text("securityGroupRuleId");
+                let revoked = [("GroupId", rule.text("groupId")), ("SecurityGroupRuleId.1", id)];
+                aws.call(Service::Ec2, "RevokeSecurityGroupIngress", &revoked).await?;
+            }
+        }
+        aws.call(Service::Ec2, "DeleteSecurityGroup", &[("GroupId", group)]).await.map(drop)?;
+        Ok(())
     }
 
     /// Ends the other controller without any cleanup.

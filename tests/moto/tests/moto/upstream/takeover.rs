@@ -89,17 +89,17 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     let taken = bed.until("ccm registers three nodes", |now| all(now, 3)).await?;
     manager.stop().await?;
 
+    let shared = bed.release_shared_group().await?;
     bed.run_neighbour(&[]).await?;
     bed.join(1).await?;
     let back = bed.until("cloud-provider-aws registers four nodes", |now| all(now, 4)).await?;
     check_same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
     ensure!(bed.host_names(&["classic", "network"]).await? == addresses, "the addresses changed");
     bed.delete(&["own"]).await.context("of ccm, by cloud-provider-aws")?;
+    bed.delete_shared_group(&shared).await?;
     bed.stop_neighbour()?;
 
-    // cloud-provider-aws does not find the security groups that ccm created: they are leaked.
-    let flags = ["--load-balancer-audit-period=1s", "--collect-leaked-load-balancers"];
-    let _manager = ccm(bed, &[POLICY], &flags).await?;
+    let _manager = ccm(bed, &[POLICY], &[]).await?;
     bed.delete(&["classic", "network"]).await.context("of cloud-provider-aws, by ccm")?;
     until_nothing_is_left(bed, &empty).await?;
     ensure!(bed.aws.moto.proxy.denied().is_empty(), "the policies deny {:?}", bed.aws.moto.proxy.denied());
@@ -110,15 +110,11 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
 /// stays, and is deleted with the Service by each of the two.
 pub async fn managed_security_groups_move_with_their_load_balancers(_: Space) -> Result<()> {
     let mut bed = SharedBed::start(OtherController::CloudProvider).await?;
-    bed.settings = "NLBSecurityGroupMode = Managed\n";
-    let moved = async {
-        let empty = Account::read(&bed.aws.moto).await?;
-        move_managed_group(&bed, &empty).await?;
-        delete_group_before_adoption(&bed, &empty).await
-    };
-    let moved = moved.await;
+    let moved = move_managed_group(&mut bed).await;
     bed.explain(moved)
 }
+
+const MANAGED: &str = "NLBSecurityGroupMode = Managed\n";
 
 /// Returns the ids of the security groups of all load balancers.
 async fn groups_of_balancers(bed: &SharedBed) -> Result<Ids> {
@@ -141,7 +137,9 @@ async fn create_with_managed_group(
     Ok((created, groups))
 }
 
-async fn move_managed_group(bed: &SharedBed, empty: &Account) -> Result<()> {
+async fn move_managed_group(bed: &mut SharedBed) -> Result<()> {
+    let empty = &Account::read(&bed.aws.moto).await?;
+    bed.settings = MANAGED;
     bed.run_neighbour(&[]).await?;
     let (before, managed) = create_with_managed_group(bed, empty, ("web", 2)).await?;
     let addresses = bed.host_names(&["web"]).await?;
@@ -163,19 +161,28 @@ async fn move_managed_group(bed: &SharedBed, empty: &Account) -> Result<()> {
     ensure!(groups.is_superset(&managed) && groups.len() == 2, "{groups:?}, not {managed:?} and the shared group");
     manager.stop().await?;
 
+    let shared = bed.release_shared_group().await?;
+    bed.settings = "";
     bed.run_neighbour(&[]).await?;
     bed.join(1).await?;
-    let back = bed.until("cloud-provider-aws registers four nodes", |now| registered(now, 4)).await?;
+    bed.until("cloud-provider-aws registers four nodes", |now| registered(now, 4)).await?;
+    bed.stop_neighbour()?;
+    bed.settings = MANAGED;
+    bed.run_neighbour(&[]).await?;
+    bed.join(1).await?;
+    let back = bed.until("cloud-provider-aws registers five nodes", |now| registered(now, 5)).await?;
     check_same_parts(&taken, &back).context("from ccm to cloud-provider-aws")?;
     ensure!(bed.host_names(&["web"]).await? == addresses, "the address changed");
+    bed.delete_shared_group(&shared).await?;
     ensure!(groups_of_balancers(bed).await? == managed, "{:?}, not {managed:?}", groups_of_balancers(bed).await?);
     bed.delete(&["web"]).await.context("by cloud-provider-aws")?;
-    until_nothing_is_left(bed, empty).await
+    until_nothing_is_left(bed, empty).await?;
+    delete_group_before_adoption(bed, empty).await
 }
 
 /// The Service is deleted while no controller runs, so that ccm finds a load balancer that it has never changed.
 async fn delete_group_before_adoption(bed: &SharedBed, empty: &Account) -> Result<()> {
-    let (_, managed) = create_with_managed_group(bed, empty, ("api", 4)).await?;
+    let (_, managed) = create_with_managed_group(bed, empty, ("api", 5)).await?;
     bed.services.delete("api", &DeleteParams::default()).await?;
     let _manager = ccm(bed, &[POLICY], &[]).await?;
     bed.delete(&["api"]).await.with_context(|| format!("by ccm, with {managed:?}"))?;
