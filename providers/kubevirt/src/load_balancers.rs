@@ -353,7 +353,7 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         targets: &providers::Targets,
     ) -> Result<BTreeSet<String>, CloudError> {
         let service = self.existing(&spec.id).await?;
-        if service.spec.selector.is_empty() {
+        if service.spec.selector.is_empty() && slices::can_follow(spec, &self.features) {
             let ports = desired::followed_ports(spec, &service);
             self.sync_slices(spec, (&service, &ports), targets).await.map_err(as_retryable)?;
         }

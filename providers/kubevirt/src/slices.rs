@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use providers::{LoadBalancerSpec, Targets, TrafficPolicy};
+use providers::{Features, LoadBalancerSpec, Targets, TrafficPolicy};
 use serde_json::{Value, json};
 
 use crate::instances::machine_name;
@@ -45,6 +45,13 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
         }
     }
     (machines, without_machine)
+}
+
+/// Returns true if the targets of an invalid Service determine its slices. With the policy Local they depend on
+/// endpoints, which are not given while the infrastructure cluster selects the targets. After a change to that
+/// configuration, the Service has slices until it is valid.
+pub(crate) fn can_follow(spec: &LoadBalancerSpec, features: &Features) -> bool {
+    features.endpoint_targets || spec.external_traffic_policy != TrafficPolicy::Local
 }
 
 /// Returns the name of the node that runs on a virtual machine.
@@ -223,6 +230,19 @@ mod tests {
         let new = NodeTarget { name: "new".into(), ..NodeTarget::default() };
         let (machines, without) = target_machines(&spec(), &Targets::nodes(vec![new, odd]));
         assert_eq!((machines.len(), without), (0, vec!["new".to_owned(), "odd".to_owned()]));
+    }
+
+    #[test]
+    fn invalid_service_with_policy_local_keeps_its_slices_without_endpoints() {
+        for (endpoint_targets, external_traffic_policy, expected) in [
+            (true, TrafficPolicy::Local, true),
+            (false, TrafficPolicy::Local, false),
+            (false, TrafficPolicy::Cluster, true),
+        ] {
+            let features = Features { endpoint_targets, ..Features::default() };
+            let spec = LoadBalancerSpec { external_traffic_policy, ..spec() };
+            assert_eq!(can_follow(&spec, &features), expected, "{endpoint_targets} {external_traffic_policy:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use provider_kubevirt::Targets as TargetSelection;
 use providers::{
     CloudProvider, Ensured, InstanceRef, InstanceState, LoadBalancerId, LoadBalancerSpec, LoadBalancers, NodeTarget,
-    Port, Progress, Protocol, TargetPort, Targets,
+    Port, Progress, Protocol, TargetPort, Targets, TrafficPolicy,
 };
 use serde_json::json;
 
@@ -123,6 +123,11 @@ pub async fn selection_of_targets_is_changed_without_a_gap(_: Space) -> Result<(
     let endpoints: Api<Endpoints> = Api::namespaced(tenant.infrastructure.client(), &tenant.namespace);
     let left = endpoints.list(&ListParams::default()).await?.items;
     ensure!(left.is_empty(), "Endpoints are left, which would be mirrored: {left:?}");
+
+    // An invalid Service keeps its slices: endpoints are not watched while targets are selected.
+    let local = LoadBalancerSpec { external_traffic_policy: TrafficPolicy::Local, ..spec.clone() };
+    balancers(&selecting)?.follow_targets(&local, &targets).await?;
+    ensure!(slices(&tenant).await? == (0, 1), "{:?}", slices(&tenant).await?);
 
     // The listed targets stay until the selected ones exist.
     let waiting = balancers(&selecting)?.ensure(&spec, &targets).await?;
