@@ -145,6 +145,7 @@ pub(crate) fn known_clients(
         let (from, to) = (rule.from, rule.to);
         ports.iter().any(|(transport, port)| *transport == rule.protocol && (from..=to).contains(&i32::from(*port)))
     };
+    let requested: BTreeSet<&IpNet> = requested.iter().collect();
     client.filter(is_same_port).filter_map(range).filter(|range| requested.contains(range)).collect()
 }
 

@@ -110,7 +110,7 @@ fn read_settings(
     let security_groups = security_groups(reading);
     let named = matches!(security_groups, SecurityGroups::Named(_));
     let node_rules = node_rules(policy, target_type, named, reading);
-    check_ranges(spec, flavour, &security_groups, families, reading);
+    check_ranges(spec, flavour, (&security_groups, node_rules), families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
     let source_nat = source_nat(families, reading);
@@ -130,7 +130,8 @@ fn read_settings(
         nat_prefixes: reading.owned("source-nat-ipv6-prefixes"),
         security_groups,
         node_rules,
-        ranges: spec.source_ranges.iter().map(IpNet::trunc).collect(),
+        // More ranges are refused above, but a lenient reading ignores that.
+        ranges: spec.source_ranges.iter().take(MAX_RULES).map(IpNet::trunc).collect(),
         prefix_lists: reading.owned("security-group-prefix-lists"),
         private_link: reading.switch("inbound-sg-rules-on-private-link-traffic"),
         path_mtu,
@@ -232,7 +233,7 @@ fn existing(reading: &mut Reading<'_>) -> Option<String> {
 fn check_ranges(
     spec: &LoadBalancerSpec,
     flavour: Flavour,
-    groups: &SecurityGroups,
+    (groups, node_rules): (&SecurityGroups, bool),
     families: Families,
     reading: &mut Reading<'_>,
 ) {
@@ -242,7 +243,8 @@ fn check_ranges(
         reading.warnings.push(format!("{message} {PREFIX}security-groups: put rules into those groups"));
     }
     let sources = spec.source_ranges.len() + reading.list("security-group-prefix-lists").len();
-    if !named && sources.saturating_mul(spec.ports.len()) > MAX_RULES {
+    // Despite named groups, an existing load balancer without security groups has rules for ranges in nodes' groups.
+    if (!named || node_rules) && sources.saturating_mul(spec.ports.len()) > MAX_RULES {
         let value = format!("{sources} ranges for {} ports", spec.ports.len());
         let fix = "use fewer ranges, or a prefix list: AWS allows 1000 rules in a security group, one for each range and port";
         reading.refuse_field("spec.loadBalancerSourceRanges", value, fix);

@@ -9,7 +9,7 @@ use providers::{InstanceRef, IpFamily, IpNet, LoadBalancerSpec, Protocol, Target
 use crate::instances::id;
 use crate::loadbalancer::samples::{id as load_balancer, port};
 use crate::loadbalancer::spec::annotation_reader::{ACTIONS, KNOWN, MAX_WARNINGS, PREFIX, forwarded_services};
-use crate::loadbalancer::spec::annotations::read;
+use crate::loadbalancer::spec::annotations::{read, read_leniently};
 use crate::loadbalancer::spec::settings::Policy;
 
 /// Maximum length of an error in bytes, with its operation.
@@ -125,14 +125,25 @@ fn many_unknown_annotations_lead_to_few_warnings() {
     assert_eq!(warnings.len(), MAX_WARNINGS, "each becomes an event");
 }
 
-/// Returns the error about a Service with these ports, ranges of clients and annotations.
-fn refused(ports: u16, ranges: u32, annotations: &[(&str, String)]) -> Option<String> {
+/// Returns a Service with these ports, ranges of clients and annotations.
+fn request(ports: u16, ranges: u32, annotations: &[(&str, String)]) -> LoadBalancerSpec {
     let mut spec =
         LoadBalancerSpec::new(load_balancer(), (1..=ports).map(|number| port(Protocol::Tcp, number)).collect());
     spec.annotations = annotations.iter().map(|(key, value)| (format!("{PREFIX}{key}"), value.clone())).collect();
     let range = |number: u32| IpNet::new_assert(std::net::Ipv4Addr::from_bits(number << 8).into(), 24);
     spec.source_ranges = (0..ranges).map(range).collect();
-    read(&spec, &Policy::default()).err().map(|error| error.to_string())
+    spec
+}
+
+/// Returns the error about such a Service.
+fn refused(ports: u16, ranges: u32, annotations: &[(&str, String)]) -> Option<String> {
+    read(&request(ports, ranges, annotations), &Policy::default()).err().map(|error| error.to_string())
+}
+
+#[test]
+fn targets_of_a_service_with_too_many_ranges_follow_by_a_part_of_them() {
+    let settings = read_leniently(&request(1, 100_000, &[]), &Policy::default()).expect("it belongs to this provider");
+    assert_eq!(settings.ranges.len(), 2_000);
 }
 
 /// The product of two long lists would take all memory of this process, which serves all Services.
@@ -144,6 +155,10 @@ fn requests_that_aws_never_accepts_are_refused_before_their_parts_are_multiplied
     assert!(error.contains("spec.loadBalancerSourceRanges is \"100000 ranges for 50 ports\""), "{error}");
     let named = refused(50, 100_000, &[("security-groups", "sg-1".to_owned())]);
     assert_eq!(named, None, "ranges have no effect together with the user's groups");
+    let with_node_rules =
+        [("security-groups", "sg-1".to_owned()), ("manage-backend-security-group-rules", "true".to_owned())];
+    let error = refused(50, 100_000, &with_node_rules).expect("rules of a load balancer without security groups");
+    assert!(error.contains("100000 ranges for 50 ports"), "{error}");
     let error = refused(1, 0, &[("additional-resource-tags", tags(51))]).expect("too many tags");
     assert!(error.contains("51 tags") && error.contains("use at most 50"), "{error}");
     let attributes = || (0..12_000).map(|number| format!("attribute-{number}=x")).collect::<Vec<_>>().join(",");
