@@ -125,6 +125,9 @@ fn main() -> std::process::ExitCode {
         reach::{
             every_target_is_reached_without_a_gap, targets_without_the_shared_group_are_reached_without_a_gap,
             new_nodes_are_reached_while_their_service_is_invalid_or_refused,
+            new_nodes_are_reached_until_the_load_balancer_of_the_user_serves,
+            new_nodes_are_reached_by_both_load_balancers_during_a_replacement,
+            refused_opening_is_repeated_while_the_service_is_invalid,
             rules_in_groups_without_the_tag_are_revoked, rules_of_a_load_balancer_of_the_same_name_stay,
             rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster,
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,

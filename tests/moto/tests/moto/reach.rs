@@ -4,17 +4,22 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
-use moto::{Instance, Moto, Policy, Service};
-use providers::{EndpointTarget, LoadBalancerId, LoadBalancerSpec, Port, Protocol, Targets};
+use moto::{Effect, Fault, Instance, Moto, Policy, Service};
+use providers::{EndpointTarget, ErrorKind, LoadBalancerId, LoadBalancerSpec, Port, Progress, Protocol, Targets};
 
 use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY};
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
 async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
+    start_in_group(moto, "other-nodes").await
+}
+
+/// Starts an instance with a new security group of this name, as above.
+async fn start_in_group(moto: &Moto, name: &str) -> Result<Instance> {
     let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
     let group = [
-        ("GroupName", "other-nodes"),
+        ("GroupName", name),
         ("GroupDescription", "other nodes"),
         ("VpcId", &*network.vpc),
         ("TagSpecification.1.ResourceType", "security-group"),
@@ -126,6 +131,107 @@ pub async fn new_nodes_are_reached_while_their_service_is_invalid_or_refused(_: 
                 "{at}: {:?}",
                 AccountResources::read(&moto).await?
             );
+        }
+    }
+    Ok(())
+}
+
+/// Creates a load balancer as a user does, with a security group that no other group is opened to. Returns its ARN.
+async fn create_closed_as_user(moto: &Moto, name: &str) -> Result<String> {
+    let (tag, network) = (format!("kubernetes.io/cluster/{CLUSTER}"), &moto.network);
+    let group = [("GroupName", name), ("GroupDescription", name), ("VpcId", &*network.vpc)];
+    let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    let balancer = [
+        ("Name", name),
+        ("Type", "network"),
+        ("Scheme", "internal"),
+        ("Subnets.member.1", &*network.subnets[0]),
+        ("SecurityGroups.member.1", &*group),
+        ("Tags.member.1.Key", &*tag),
+        ("Tags.member.1.Value", "shared"),
+    ];
+    let made = moto.aws.call(Service::Elb, "CreateLoadBalancer", &balancer).await?;
+    texts(&made, "LoadBalancerArn").pop().context("no load balancer")
+}
+
+/// A Service moves to a load balancer of its user, who has not opened the nodes to it. Until then the Service's own one
+/// serves, also with a node of another node group that joins.
+pub async fn new_nodes_are_reached_until_the_load_balancer_of_the_user_serves(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut instances = moto.run(1).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let users = create_closed_as_user(&moto, "users").await?;
+    let (balancers, own) = (new_process(&moto).await?, spec(1, &[("scheme", "internal")]));
+    let name = settle(&moto, &*balancers, &own, &targets(&instances[..1])).await?;
+    let moved = LoadBalancerSpec { id: own.id.clone(), ..spec(1, &[("arn", &users)]) };
+    for nodes in [&instances[..1], &instances[..]] {
+        let ensured = balancers.ensure(&moved, &targets(nodes)).await?;
+        ensure!(ensured.progress != Progress::Settled, "the old load balancer was deleted: {ensured:?}");
+        let unreached = moto.proxy.unreached(Some(&name)).await?;
+        ensure!(unreached.is_empty(), "{} nodes: {unreached:?} are not reached", nodes.len());
+    }
+    moto.proxy.open_by_hand(["users".to_owned()].into());
+    settle(&moto, &*balancers, &moved, &targets(&instances)).await?;
+    delete(&*balancers, &own.id).await
+}
+
+/// A load balancer without security groups is replaced by one with the shared group, which is being provisioned. Nodes
+/// of other node groups join, also while AWS refuses a further change: both load balancers reach them.
+pub async fn new_nodes_are_reached_by_both_load_balancers_during_a_replacement(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut instances = moto.run(1).await?;
+    for name in ["second-nodes", "third-nodes"] {
+        instances.push(start_in_group(&moto, name).await?);
+    }
+    let old = spec(1, &[("scheme", "internal"), ("disable-nlb-sg", "true")]);
+    let balancers = new_process(&moto).await?;
+    settle(&moto, &*balancers, &old, &targets(&instances[..1])).await?;
+    moto.proxy.delay_provisioning(1_000_000);
+    let new = LoadBalancerSpec { id: old.id.clone(), ..spec(1, &[("scheme", "internet-facing")]) };
+    let mut refused = new.clone();
+    // Subnets are chosen before anything is changed.
+    refused.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
+    for (wanted, nodes) in [(&new, &instances[..1]), (&new, &instances[..2]), (&refused, &instances[..])] {
+        let ensured = balancers.ensure(wanted, &targets(nodes)).await;
+        let is_waiting = ensured.as_ref().is_ok_and(|ensured| ensured.progress != Progress::Settled);
+        ensure!(is_waiting == std::ptr::eq(wanted, &new), "{} nodes: {ensured:?}", nodes.len());
+        let unreached = moto.proxy.unreached(None).await?;
+        ensure!(unreached.is_empty(), "{} nodes: {unreached:?} are not reached", nodes.len());
+    }
+    moto.proxy.delay_provisioning(0);
+    settle(&moto, &*balancers, &new, &targets(&instances)).await?;
+    delete(&*balancers, &old.id).await
+}
+
+/// AWS refuses to open the security group of a new node, or the group was replaced, while the Service is invalid after
+/// a restart: targets follow nevertheless, and the error makes the caller repeat the call.
+pub async fn refused_opening_is_repeated_while_the_service_is_invalid(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut instances = moto.run(1).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let all = targets(&instances);
+    for annotations in [&[][..], &[("disable-nlb-sg", "true")]] {
+        for (code, kind) in
+            [("RulesPerSecurityGroupLimitExceeded", ErrorKind::Denied), ("InvalidGroup.NotFound", ErrorKind::Conflict)]
+        {
+            let at = format!("{annotations:?}, {code}");
+            let one = spec(1, annotations);
+            settle(&moto, &*new_process(&moto).await?, &one, &targets(&instances[..1])).await?;
+            let next = new_process(&moto).await?;
+            let mut invalid = one.clone();
+            invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());
+            moto.proxy.arm(Fault::always("AuthorizeSecurityGroupIngress", Effect::refused(code, "as scripted")));
+            for _ in 0..2 {
+                let error = next.follow_targets(&invalid, &all).await.err().with_context(|| at.clone())?;
+                ensure!(error.kind == kind, "{at}: {error:?}");
+                let unreached = moto.proxy.unreached(None).await?;
+                ensure!(unreached == [format!("{}:30080", instances[1].id)], "{at}: registered: {unreached:?}");
+            }
+            moto.proxy.disarm();
+            next.follow_targets(&invalid, &all).await.with_context(|| at.clone())?;
+            let unreached = moto.proxy.unreached(None).await?;
+            ensure!(unreached.is_empty(), "{at}: {unreached:?} are not reached");
+            delete(&*next, &one.id).await.with_context(|| at.clone())?;
         }
     }
     Ok(())

@@ -138,23 +138,20 @@ impl Shared {
                 continue;
             }
             self.rules.remove(&group);
-            match apply(session, &group, &changes).await {
-                Ok(()) => opened.changed.push(group),
-                Err(error) => opened.refused.push(refusal(session, &group, error)?),
-            }
+            let applied = apply(session, &group, &changes).await;
+            opened.add(session, group, applied)?;
         }
         Ok(opened)
     }
 
-    /// Sets the rules for a load balancer without security groups in each of the nodes' groups. Returns the refusals: a
-    /// message for each group that this process may not change, or that is full.
+    /// Sets the rules for a load balancer without security groups in each of the nodes' groups.
     pub(crate) async fn set_range_rules(
         &mut self,
         session: &Session,
         listings: Listings<'_>,
         id: &LoadBalancerId,
         rules: RangeRules<'_>,
-    ) -> Result<Vec<String>, CloudError> {
+    ) -> Result<Opened, CloudError> {
         let RangeRules { names, all, nodes, wanted, remove_others } = rules;
         self.range_rules.insert(id.clone(), wanted.clone());
         let others = self.sharers(session, listings, id).await?;
@@ -168,13 +165,12 @@ impl Shared {
     }
 
     /// Adds missing rules for load balancers without security groups, which `names` identify, to the groups of targets.
-    /// Returns the refusals.
     pub(crate) async fn add_range_rules(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
         (names, wanted): (&[String], &BTreeSet<Rule>),
-    ) -> Result<Vec<String>, CloudError> {
+    ) -> Result<Opened, CloudError> {
         let changes =
             |_: &str, rules: &[ObservedRule]| range_rules::changes(rules, names, wanted, &[]).without_removals();
         self.change_range_rules(session, groups, changes).await
@@ -221,7 +217,9 @@ impl Shared {
         self.range_rules.remove(id);
         let others = self.sharers(session, listings, id).await?;
         let none = BTreeSet::new();
-        self.change_range_rules(session, groups, |_, rules| range_rules::changes(rules, names, &none, &others)).await
+        let changes = |_: &str, rules: &[ObservedRule]| range_rules::changes(rules, names, &none, &others);
+        let revoked = self.change_range_rules(session, groups, changes).await?;
+        revoked.missing.map_or(Ok(revoked.refused), |(_, error)| Err(error))
     }
 
     /// Drops the known rules of a Service whose load balancer has security groups now.
@@ -287,14 +285,14 @@ impl Shared {
         listed.map(|(_, name)| Sharer { name, wanted: None }).collect()
     }
 
-    /// Applies changes to the rules of groups. Returns the refusals.
+    /// Applies changes to the rules of groups.
     async fn change_range_rules(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
         changes: impl Fn(&str, &[ObservedRule]) -> Changes,
-    ) -> Result<Vec<String>, CloudError> {
-        let mut refused = Vec::new();
+    ) -> Result<Opened, CloudError> {
+        let mut opened = Opened::default();
         for (group, rules) in self.rules(session, groups).await? {
             let changes = changes(&group, &rules);
             if changes.is_empty() {
@@ -314,11 +312,10 @@ impl Shared {
                 }
                 Ok(())
             };
-            if let Err(error) = result.await {
-                refused.push(refusal(session, &group, error)?);
-            }
+            let applied = result.await;
+            opened.add(session, group, applied)?;
         }
-        Ok(refused)
+        Ok(opened)
     }
 
     /// Revokes all rules that name a group which is about to be deleted.
@@ -430,6 +427,25 @@ pub(crate) struct Opened {
     pub changed: Vec<String>,
     /// A message for each group that this process may not change, or that is full.
     pub refused: Vec<String>,
+    /// The first group that does not exist, with the error.
+    pub missing: Option<(String, CloudError)>,
+}
+
+impl Opened {
+    /// Adds the result of the changes of one group's rules. Other groups are changed even if this one does not exist.
+    ///
+    /// # Errors
+    /// All other errors, which a retry may fix.
+    fn add(&mut self, session: &Session, group: String, applied: Result<(), CloudError>) -> Result<(), CloudError> {
+        match applied {
+            Ok(()) => self.changed.push(group),
+            Err(error) if error.is_not_found() => {
+                self.missing.get_or_insert((group, error));
+            }
+            Err(error) => self.refused.push(refusal(session, &group, error)?),
+        }
+        Ok(())
+    }
 }
 
 /// Makes the calls for changes of one group's rules.

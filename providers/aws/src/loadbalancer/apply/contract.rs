@@ -213,7 +213,7 @@ impl Balancers {
                 return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
             }
         }
-        let Access { needs_stack, pending } = self.open_nodes(work, state).await?;
+        let Access { needs_stack, pending, .. } = self.open_nodes(work, state).await?;
         if needs_stack {
             let ensured = self.ensure_stack(spec, work, state).await.inspect_err(|_| {
                 state.record_failure(Instant::now());

@@ -1,6 +1,7 @@
 //! Brings the Network Load Balancer of a Service to the desired state.
 
 use std::collections::BTreeSet;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::{diff, node_rules};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, Opening};
+use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::network;
+use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
@@ -26,7 +28,7 @@ use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{SecurityGroups, Settings};
-use crate::loadbalancer::types::Desired;
+use crate::loadbalancer::types::{Desired, Ports};
 use crate::session::Session;
 
 /// Maximum number of consecutive plans in one `ensure`: each plan needs ids of resources that the previous one created.
@@ -124,18 +126,18 @@ impl Balancers {
         if let Some(pause) = self.pause_before_creation(work, &listing, &desired.balancer.name, current, state)? {
             return self.wait_for_creation(spec, work, (&listing, &observed), pause, state).await;
         }
-        let opening = Opening { groups: nodes.groups.clone(), ports: node_rules::ports(&desired) };
+        let ports = node_rules::ports(&desired);
+        let opening = (&nodes.groups, &ports);
         let settled = state.settled.as_ref() == Some(spec);
-        if let Some(backend) = &backend {
-            let unchanged = settled && state.opening.covers(&opening.groups, &opening.ports);
-            warnings.extend(self.open_backend(session, backend, &opening, unchanged).await?);
-        }
+        warnings.extend(self.open_backend(session, backend.as_ref(), opening, settled, &state.openings).await?);
         if let Some(created) = group.as_deref_mut() {
             created.add_user(id, Instant::now());
         }
         let (applied, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
-        state.opening = opening;
+        let sources: Vec<String> = backend.iter().chain(&state.range_rule_name).cloned().collect();
+        state.openings = Openings::default();
+        state.openings.add(&sources, &nodes.groups, &ports);
         state.remember_groups(id, &desired, &observed);
         // Until now, the load balancer reached nodes by the shared group; the next call removes the group from the load
         // balancer.
@@ -307,9 +309,10 @@ impl Balancers {
             let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);
             warnings.extend(refused.await?);
         }
-        let balancer = observed.balancer(&desired.balancer.name);
-        let lacks_security_groups = balancer.is_some_and(|one| one.security_groups.is_empty());
-        if std::mem::replace(&mut state.lacks_security_groups, lacks_security_groups) && !lacks_security_groups {
+        let balancer = observed.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty());
+        let name = balancer.map(|one| names::rule_name(&work.session.cluster, work.id, &one.name));
+        let had_rules = std::mem::replace(&mut state.range_rule_name, name).is_some();
+        if had_rules && state.range_rule_name.is_none() {
             self.shared.lock().await.forget_range_rules(work.id);
         }
         Ok((applied, warnings))
@@ -363,17 +366,20 @@ impl Balancers {
         Ok(Observed { listing, observed, being_deleted, is_own_creation })
     }
 
-    /// Opens the targets' security groups to the group that all load balancers share. Returns warnings; `unchanged`:
-    /// this process has added the rules before.
+    /// Opens the targets' security groups to the group that all load balancers share, if the Service's load balancer
+    /// has it. Returns warnings; `settled`: the load balancer was in the desired state, with these openings.
     async fn open_backend(
         &self,
         session: &Session,
-        backend: &str,
-        opening: &Opening,
-        unchanged: bool,
+        backend: Option<&String>,
+        (groups, ports): (&BTreeSet<String>, &Ports),
+        settled: bool,
+        openings: &Openings,
     ) -> Result<Vec<String>, CloudError> {
-        let opened = self.open_targets(session, &opening.groups, backend, &opening.ports).await?;
+        let Some(backend) = backend else { return Ok(Vec::new()) };
+        let opened = self.open_targets(session, groups, backend, ports).await?;
         let mut warnings = opened.refused;
+        let unchanged = settled && openings.covers(from_ref(backend), groups, ports);
         if unchanged && !opened.changed.is_empty() {
             let groups = opened.changed.join(", ");
             warnings.push(format!(

@@ -5,18 +5,20 @@ use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
-use tokio::time::Instant;
 
+use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::apply::range_rules::own_rule_names;
-use crate::loadbalancer::apply::targets::{Access, MAX_LISTING_AGE, change_of, requested, retry_pending};
+use crate::loadbalancer::apply::targets::{Access, change_of, requested, retry_pending};
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::following::{self, Batch, Firewall, Followed, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::model::range_rules::Reached;
-use crate::loadbalancer::model::{build, node_rules, range_rules};
+use crate::loadbalancer::model::{build, range_rules};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, Opening};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup};
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::types::TargetType;
@@ -61,7 +63,17 @@ impl Balancers {
         state.known = Some(groups.map(|group| group.known.clone()).collect());
         let others = following.others.clone();
         self.following.lock().unwrap_or_else(PoisonError::into_inner).insert(work.id.clone(), following);
-        retry_pending(&access.pending).map(|()| others)
+        if !access.refused.is_empty() {
+            // No `ensure` tries again: the retry of this call does.
+            state.openings = Openings::default();
+        }
+        retry_pending(&access.pending)?;
+        // The caller first has to add the other Services, so that their targets follow, too.
+        let is_complete = others.iter().all(|other| spec.others.contains_key(other));
+        match access.refused.into_iter().next().filter(|_| is_complete) {
+            Some(refusal) => Err(CloudError::new(ErrorKind::Denied, "AuthorizeSecurityGroupIngress", refusal)),
+            None => Ok(others),
+        }
     }
 
     /// Reads the target groups of an invalid Service.
@@ -159,11 +171,17 @@ impl Balancers {
         let mut opened = Ok(());
         for Batch { groups, settings } in batches {
             let work = Work { settings, ..*work };
-            let shared =
-                if firewall.shared_group { self.open_nodes(&work, state).await } else { Ok(Access::default()) };
+            let shared = if firewall.shared_group {
+                self.open_to_shared_group(&work, state).await
+            } else {
+                Ok(Access::default())
+            };
             for more in [shared, self.open_ranges(&work, groups, firewall, state).await] {
                 match more {
-                    Ok(more) => access.pending.extend(more.pending),
+                    Ok(more) => {
+                        access.pending.extend(more.pending);
+                        access.refused.extend(more.refused);
+                    }
                     Err(error) => opened = opened.and(Err(error)),
                 }
             }
@@ -190,13 +208,10 @@ impl Balancers {
         if !settings.node_rules || settings.listeners.is_empty() || firewall.without_groups.is_empty() {
             return Ok(Access::default());
         }
-        let now = Instant::now();
-        let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
-        let listing = self.inventory.listing_since(session, long_ago).await?;
-        let found = self.target_security_groups(work, &listing).await?;
-        let access = Access { pending: found.pending, ..Access::default() };
-        let ports = node_rules::requested_ports(settings, work.targets);
-        if state.opening.covers(&found.groups, &ports) {
+        let (listing, TargetSecurityGroups { groups: nodes, pending, .. }, ports) = self.find_opening(work).await?;
+        let access = Access { pending, ..Access::default() };
+        let sources: Vec<String> = firewall.without_groups.iter().map(|(name, _)| name.clone()).collect();
+        if state.openings.covers(&sources, &nodes, &ports) {
             return Ok(access);
         }
         let network = self.networks.network(session).await?;
@@ -211,16 +226,17 @@ impl Balancers {
         }
         let reached: Vec<Reached> = groups.iter().map(|group| group.reached(settings, work.targets)).collect();
         let wanted = range_rules::followed(&firewall.without_groups, &clients, &reached, &network);
-        let opened = shared.add_range_rules(session, &found.groups, (&firewall.names, &wanted)).await;
-        let opened = self.networks.forget_missing_group(opened).await?;
-        for refusal in &opened {
+        let opened = shared.add_range_rules(session, &nodes, (&firewall.names, &wanted)).await?;
+        drop(shared);
+        let Opened { refused, .. } = self.forget_missing_group(opened).await?;
+        for refusal in &refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }
         if let Some(opened) = &mut state.range_rule_groups {
-            opened.extend(found.groups.iter().cloned());
+            opened.extend(nodes.iter().cloned());
         }
-        state.opening = Opening { groups: found.groups, ports };
-        Ok(access)
+        state.openings.add(&sources, &nodes, &ports);
+        Ok(Access { refused, ..access })
     }
 
     /// Opens the security groups of targets of known target groups to load balancers without security groups.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use providers::{CloudError, EndpointTarget, Targets};
+use providers::{CloudError, EndpointTarget, ErrorKind, Targets};
 
 use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
@@ -101,8 +101,21 @@ impl Balancers {
         source: &str,
         ports: &Ports,
     ) -> Result<Opened, CloudError> {
-        let opened = self.shared.lock().await.open(session, groups, source, ports).await;
-        self.networks.forget_missing_group(opened).await
+        let opened = self.shared.lock().await.open(session, groups, source, ports).await?;
+        self.forget_missing_group(opened).await
+    }
+
+    /// Returns the opened groups. If one of the groups no longer exists, drops the cached groups of the instances and
+    /// pods that had it, so that the next reader reads them again.
+    ///
+    /// # Errors
+    /// `Conflict` if a group does not exist: the call has to be repeated with the current groups.
+    pub(super) async fn forget_missing_group(&self, opened: Opened) -> Result<Opened, CloudError> {
+        let Some((group, error)) = opened.missing else { return Ok(opened) };
+        if self.networks.forget_group(&group).await {
+            self.interfaces.forget_group(&group).await;
+        }
+        Err(CloudError { kind: ErrorKind::Conflict, ..error })
     }
 
     /// Finds the security groups of a Service's targets.

@@ -70,8 +70,9 @@ impl Balancers {
             all.extend(opened.iter().cloned());
         }
         let rules = RangeRules { names: &names, all: &all, nodes: &nodes.groups, wanted: &wanted, remove_others };
-        let refused = shared.set_range_rules(work.session, self.listings(listing), work.id, rules).await;
-        let refused = self.networks.forget_missing_group(refused).await?;
+        let opened = shared.set_range_rules(work.session, self.listings(listing), work.id, rules).await?;
+        drop(shared);
+        let refused = self.forget_missing_group(opened).await?.refused;
         if remove_others && refused.is_empty() {
             state.range_rule_groups = Some(nodes.groups.clone());
         }

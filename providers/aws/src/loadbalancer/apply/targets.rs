@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
 use tokio::time::Instant;
 
+use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::apply::{calls, target_records};
@@ -16,17 +18,16 @@ use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::target_change::{Sharing, TargetChanges, plan_changes};
 use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::balancer_state::{
-    BalancerState, KnownGroup, Opening, known_group, without_duplicates,
-};
+use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group, without_duplicates};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
+use crate::loadbalancer::types::Ports;
 use crate::session::Session;
 
 /// The maximum age of a listing from which the security groups of instances are taken.
-pub(super) const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
+const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// The result of opening the security groups of targets.
 #[derive(Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Access {
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
+    /// A message for each security group that AWS did not allow to open.
+    pub refused: Vec<String>,
 }
 
 /// Applies a sent change to the known state of its target group.
@@ -242,37 +245,57 @@ impl Balancers {
         opened.map(drop).and(undescribed)
     }
 
-    /// Opens the security groups of new targets, and for new ports the security groups of all targets.
-    pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
-        // Users open nodes to their own load balancers themselves.
-        if !work.settings.node_rules || work.settings.listeners.is_empty() {
-            return Ok(Access::default());
-        }
+    /// Finds the security groups of targets, and the ports to open there. Returns them with the listing of the groups.
+    pub(super) async fn find_opening(
+        &self,
+        work: &Work<'_>,
+    ) -> Result<(Arc<Listing>, TargetSecurityGroups, Ports), CloudError> {
         let now = Instant::now();
         // The tags of nodes' groups hardly ever change, so an old listing suffices.
         let long_ago = now.checked_sub(MAX_LISTING_AGE).unwrap_or(now);
         let listing = self.inventory.listing_since(work.session, long_ago).await?;
-        let TargetSecurityGroups { groups, pending, .. } = self.target_security_groups(work, &listing).await?;
-        let access = Access { pending, needs_stack: false };
-        let ports = node_rules::requested_ports(work.settings, work.targets);
-        if state.opening.covers(&groups, &ports) {
+        let groups = self.target_security_groups(work, &listing).await?;
+        Ok((listing, groups, node_rules::requested_ports(work.settings, work.targets)))
+    }
+
+    /// Opens the security groups of new targets, and for new ports the security groups of all targets, to the load
+    /// balancer in its desired state.
+    pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
+        let settings = work.settings;
+        match &state.range_rule_name {
+            Some(name) if settings.node_rules && !settings.listeners.is_empty() => {
+                let (_, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;
+                let needs_stack = !state.openings.covers(from_ref(name), &groups, &ports);
+                Ok(Access { needs_stack, pending, ..Access::default() })
+            }
+            _ => self.open_to_shared_group(work, state).await,
+        }
+    }
+
+    /// Opens the security groups of targets to the group that all load balancers share.
+    pub(super) async fn open_to_shared_group(
+        &self,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<Access, CloudError> {
+        let Work { session, settings, .. } = *work;
+        // Users open nodes to their own load balancers themselves.
+        if !settings.node_rules || settings.listeners.is_empty() {
+            return Ok(Access::default());
+        }
+        let (listing, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;
+        let access = Access { pending, ..Access::default() };
+        let backend = listing.backend(session, &work.id.cluster).filter(|_| settings.existing.is_none());
+        let Some(backend) = backend.map(|group| group.id.clone()) else { return Ok(access) };
+        if state.openings.covers(from_ref(&backend), &groups, &ports) {
             return Ok(access);
         }
-        if state.lacks_security_groups {
-            return Ok(Access { needs_stack: true, ..access });
-        }
-        if work.settings.existing.is_some() {
-            return Ok(access);
-        }
-        let Some(backend) = listing.backend(work.session, &work.id.cluster).map(|group| group.id.clone()) else {
-            return Ok(access);
-        };
-        let opened = self.open_targets(work.session, &groups, &backend, &ports).await?;
-        for refusal in &opened.refused {
+        let Opened { refused, .. } = self.open_targets(session, &groups, &backend, &ports).await?;
+        for refusal in &refused {
             tracing::warn!(service = %work.id, "{refusal}");
         }
-        state.opening = Opening { groups, ports };
-        Ok(access)
+        state.openings.add(from_ref(&backend), &groups, &ports);
+        Ok(Access { refused, ..access })
     }
 }
 

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::misses::Misses;
+use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::{PACE, Step};
-use crate::loadbalancer::types::{Desired, Ports, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS works on a change; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -55,20 +56,6 @@ pub(crate) struct KnownGroup {
     /// The target group was created by a user: other clients may register targets there, and only the Service's own
     /// targets are changed.
     pub user: bool,
-}
-
-/// Security groups of targets, and the ports that load balancers reach there.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Opening {
-    pub groups: BTreeSet<String>,
-    pub ports: Ports,
-}
-
-impl Opening {
-    /// Returns true if all of these ports are open in all of these groups.
-    pub(crate) fn covers(&self, groups: &BTreeSet<String>, ports: &Ports) -> bool {
-        groups.is_subset(&self.groups) && ports.is_subset(&self.ports)
-    }
 }
 
 /// The resources of a Service that had none, as this process has created and changed them.
@@ -122,13 +109,14 @@ pub(crate) struct BalancerState {
     pub deleting: BTreeSet<String>,
     /// The load balancer's target groups, until a call fails.
     pub known: Option<Vec<KnownGroup>>,
-    /// The load balancer has no security group.
-    pub lacks_security_groups: bool,
+    /// The name in the rules of the load balancer, if the load balancer has no security group.
+    pub range_rule_name: Option<String>,
     /// Nodes' security groups that may have rules for the load balancer, if the load balancer has no security group;
     /// `None`: they were not read yet.
     pub range_rule_groups: Option<BTreeSet<String>>,
-    /// The security groups that were opened for the load balancer, with the ports.
-    pub opening: Opening,
+    /// The security groups that were opened to the Service's load balancers. They include groups that AWS did not
+    /// allow to open: the next `ensure` tries again.
+    pub openings: Openings,
     /// The Classic Load Balancer that is maintained, and true if no other load balancer serves the Service.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.

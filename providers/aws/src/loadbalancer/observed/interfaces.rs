@@ -114,6 +114,10 @@ impl Lookups {
         }
     }
 
+    fn forget_group(&mut self, group: &str) {
+        self.0.retain(|_, lookup| !lookup.groups.iter().flatten().any(|own| own == group));
+    }
+
     /// Returns the recorded groups. If two pods had an address one after the other, the last lookup counts.
     fn groups(&mut self, pods: BTreeSet<PodAddress>, now: Instant) -> AddressGroups {
         let mut groups = AddressGroups::default();
@@ -162,6 +166,11 @@ impl Interfaces {
             lookups.record(outdated, &interfaces, Instant::now());
         }
         Ok(lookups.groups(pods, Instant::now()))
+    }
+
+    /// Drops the cached lookups with a security group that no longer exists.
+    pub(crate) async fn forget_group(&self, group: &str) {
+        self.lookups.lock().await.forget_group(group);
     }
 }
 
@@ -314,6 +323,18 @@ mod tests {
             let groups = lookups.groups([pod("a", None), pod("b", None)].into(), later);
             assert_eq!(groups.found[&pod("a", None).address], ["sg-new"], "{first}, then {second}");
         }
+    }
+
+    #[test]
+    fn pod_with_a_deleted_security_group_is_looked_up_again() {
+        let mut lookups = Lookups::default();
+        let now = Instant::now();
+        look(&mut lookups, pod("a", None), &with_prefix("sg-old"), now);
+        look(&mut lookups, pod("b", None), &with_prefix("sg-other"), now);
+        lookups.forget_group("sg-old");
+        let (groups, looked) = look(&mut lookups, pod("a", None), &with_prefix("sg-new"), now);
+        assert_eq!((looked, groups.found[&pod("a", None).address].clone()), (true, vec!["sg-new".to_owned()]));
+        assert!(!look(&mut lookups, pod("b", None), &[], now).1, "its group exists");
     }
 
     #[test]

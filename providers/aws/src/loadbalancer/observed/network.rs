@@ -22,6 +22,9 @@ use crate::tags::{by_key, pairs};
 const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
 /// Maximum age of an instance's cached zone and security groups.
 const MAX_INSTANCE_AGE: Duration = Duration::from_secs(60 * 60);
+/// Time after a security group did not exist in which its instances are not read again for the same reason: either the
+/// group that load balancers share does not exist, or EC2 returns outdated instances.
+const FORGET_PERIOD: Duration = Duration::from_secs(60);
 /// Number of security groups on a page. Each is listed with all its rules and may be large.
 const GROUPS_ON_A_PAGE: i32 = 200;
 /// Maximum number of values of a filter.
@@ -38,7 +41,28 @@ pub(crate) struct InstanceNetwork {
 #[derive(Debug, Default)]
 pub(crate) struct Networks {
     network: tokio::sync::Mutex<Option<(Instant, Arc<Network>)>>,
-    instances: tokio::sync::Mutex<HashMap<String, (Instant, InstanceNetwork)>>,
+    instances: tokio::sync::Mutex<Instances>,
+}
+
+/// Cached instances.
+#[derive(Debug, Default)]
+struct Instances {
+    /// By id, with the time of the read.
+    by_id: HashMap<String, (Instant, InstanceNetwork)>,
+    /// Security groups whose instances were dropped because the group did not exist, with the time.
+    forgotten: HashMap<String, Instant>,
+}
+
+impl Instances {
+    fn forget_group(&mut self, group: &str, now: Instant) -> bool {
+        self.forgotten.retain(|_, at| now < *at + FORGET_PERIOD);
+        if self.forgotten.contains_key(group) {
+            return false;
+        }
+        self.forgotten.insert(group.to_owned(), now);
+        self.by_id.retain(|_, (_, network)| !network.groups.iter().any(|own| own == group));
+        true
+    }
 }
 
 pub(crate) fn filter(name: &str, values: Vec<String>) -> Filter {
@@ -73,13 +97,10 @@ impl Networks {
         *self.network.lock().await = None;
     }
 
-    /// Drops the cached instances if a call for one of their security groups failed because the group no longer exists:
-    /// the next reader reads them again. Returns the result of that call.
-    pub(crate) async fn forget_missing_group<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
-        if result.as_ref().is_err_and(CloudError::is_not_found) {
-            self.instances.lock().await.clear();
-        }
-        result
+    /// Drops the cached instances with a security group that no longer exists: the next reader reads them again.
+    /// Returns false, and drops nothing, if they were dropped less than [`FORGET_PERIOD`] ago.
+    pub(crate) async fn forget_group(&self, group: &str) -> bool {
+        self.instances.lock().await.forget_group(group, Instant::now())
     }
 
     /// Returns the instances with these ids. One call reads up to 200 of those that are not cached.
@@ -89,7 +110,8 @@ impl Networks {
         ids: BTreeSet<String>,
     ) -> Result<BTreeMap<String, InstanceNetwork>, CloudError> {
         // Concurrent readers of the same instances wait for this response.
-        let mut cache = self.instances.lock().await;
+        let mut cached = self.instances.lock().await;
+        let cache = &mut cached.by_id;
         let now = Instant::now();
         cache.retain(|_, (at, _)| now < *at + MAX_INSTANCE_AGE);
         let mut found = BTreeMap::new();
@@ -295,24 +317,21 @@ pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use providers::ErrorKind;
-
     use super::*;
 
-    #[tokio::test]
-    async fn instances_are_read_again_after_the_security_group_of_one_was_deleted() {
-        let networks = Networks::default();
-        let remember = async || {
-            let read = (Instant::now(), InstanceNetwork { zone: "a".into(), groups: vec!["sg-old".into()] });
-            networks.instances.lock().await.insert("i-1".into(), read);
-        };
-        let failed = |kind| Err::<(), _>(CloudError::new(kind, "AuthorizeSecurityGroupIngress", "no"));
-        for (result, is_kept) in
-            [(Ok(()), true), (failed(ErrorKind::Denied), true), (failed(ErrorKind::NotFound), false)]
-        {
-            remember().await;
-            assert_eq!(networks.forget_missing_group(result.clone()).await, result);
-            assert_eq!(networks.instances.lock().await.contains_key("i-1"), is_kept, "{result:?}");
+    #[test]
+    fn instances_with_a_deleted_security_group_are_read_again_once_a_minute() {
+        let mut cache = Instances::default();
+        let start = Instant::now();
+        for (seconds, is_dropped) in [(0, true), (59, false), (60, true)] {
+            for (id, group) in [("i-1", "sg-old"), ("i-2", "sg-other")] {
+                let network = InstanceNetwork { zone: "a".into(), groups: vec![group.into()] };
+                cache.by_id.insert(id.into(), (start, network));
+            }
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(cache.forget_group("sg-old", now), is_dropped, "after {seconds} s");
+            assert_eq!(cache.by_id.contains_key("i-1"), !is_dropped, "after {seconds} s");
+            assert!(cache.by_id.contains_key("i-2"), "its group exists");
         }
     }
 }
