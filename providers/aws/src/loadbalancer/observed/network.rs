@@ -20,8 +20,9 @@ use crate::tags::{by_key, pairs};
 
 /// Maximum age of cached address ranges, subnets and routes.
 const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
-/// Maximum age of an instance's cached zone and security groups.
-const MAX_INSTANCE_AGE: Duration = Duration::from_secs(60 * 60);
+/// Maximum age of an instance's cached zone and security groups. A group that replaced another one is opened at the next
+/// change of targets or check for drift after this time.
+const MAX_INSTANCE_AGE: Duration = Duration::from_secs(10 * 60);
 /// Time after a security group did not exist in which its instances are not read again for the same reason: either the
 /// group that load balancers share does not exist, or EC2 returns outdated instances.
 const FORGET_PERIOD: Duration = Duration::from_secs(60);
