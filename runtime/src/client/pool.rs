@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures::future::BoxFuture;
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{Body, ConfigExt as _};
@@ -244,20 +244,39 @@ impl Service<Request<Body>> for Transport {
         let lanes = self.connections.current();
         let metrics = self.metrics.clone();
         Box::pin(async move {
-            let (method, host) = (request.method().clone(), host(request.uri()));
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let started = Instant::now();
+            let mut pending = PendingRequest::begin(&request, metrics);
             let response = lanes.send(request).await;
-            if !is_watch {
-                metrics.took(method.as_str(), &host, started.elapsed());
-            }
-            metrics.responded(
-                method.as_str(),
-                &host,
-                response.as_ref().ok().map(|response| response.status().as_u16()),
-            );
+            pending.code = response.as_ref().ok().map(|response| response.status().as_u16());
             response
         })
+    }
+}
+
+/// A request without a response. It is counted when it is dropped: also when its future is, because its time is over.
+struct PendingRequest {
+    metrics: RestClient,
+    method: Method,
+    host: String,
+    is_watch: bool,
+    started: Instant,
+    /// The status of the response.
+    code: Option<u16>,
+}
+
+impl PendingRequest {
+    fn begin(request: &Request<Body>, metrics: RestClient) -> Self {
+        let (method, host) = (request.method().clone(), host(request.uri()));
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        Self { metrics, method, host, is_watch, started: Instant::now(), code: None }
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        if !self.is_watch {
+            self.metrics.took(self.method.as_str(), &self.host, self.started.elapsed());
+        }
+        self.metrics.responded(self.method.as_str(), &self.host, self.code);
     }
 }
 

@@ -133,7 +133,7 @@ pub enum SinkError {
 pub struct EventCounts {
     /// Written to the sink.
     pub written: u64,
-    /// Never queued: the queue was full, or the recorder closed.
+    /// Never sent: the queue was full, the recorder closed, or too many events were repeated.
     pub dropped: u64,
     /// Filtered: the object's budget was exhausted.
     pub filtered: u64,
@@ -181,6 +181,7 @@ impl Recorder {
             correlator: Correlator::new(component),
             first_occurrences: VecDeque::new(),
             repeats: Repeats::default(),
+            is_repeat_next: false,
             sink,
             clock: clock.clone(),
             tally: tally.clone(),
@@ -244,6 +245,8 @@ struct Sender {
     /// Events that were not written yet, in order; at most the capacity of the queue.
     first_occurrences: VecDeque<Event>,
     repeats: Repeats,
+    /// The last event was a first occurrence: a repeat that is due comes before the next one.
+    is_repeat_next: bool,
     sink: Arc<dyn EventSink>,
     clock: WallClock,
     tally: Arc<Tally>,
@@ -318,16 +321,35 @@ impl Sender {
         if spam {
             self.tally.filtered.fetch_add(1, Ordering::Relaxed);
         } else if event.count > 1 {
-            self.repeats.put(event);
+            let dropped = self.repeats.put(event);
+            self.tally.dropped.fetch_add(dropped, Ordering::Relaxed);
         } else {
             self.first_occurrences.push_back(event);
         }
     }
 
-    /// Returns the next event to send and the number of occurrences that it covers. First occurrences come before
-    /// repeats. A repeat is returned if it is due at `now`; with `None`, every repeat is due.
+    /// Returns the next event to send and the number of occurrences that it covers: a first occurrence and a repeat that
+    /// is due at `now` in turn, so that neither delays the other. With `None`, every repeat is due, and first occurrences
+    /// come first.
     fn next(&mut self, now: Option<Instant>) -> Option<(Event, u64)> {
-        self.first_occurrences.pop_front().map(|event| (event, 1)).or_else(|| self.repeats.take(now))
+        if std::mem::take(&mut self.is_repeat_next)
+            && now.is_some()
+            && let Some((repeat, covered)) = self.repeats.take(now)
+        {
+            let covered_firsts = self.remove_first_occurrence(&repeat);
+            return Some((repeat, covered + covered_firsts));
+        }
+        let Some(first) = self.first_occurrences.pop_front() else { return self.repeats.take(now) };
+        self.is_repeat_next = true;
+        Some((first, 1))
+    }
+
+    /// Removes the first occurrence of an event if it waits behind a repeat of the event: the repeat creates the event
+    /// and covers both. Returns the number of removed occurrences.
+    fn remove_first_occurrence(&mut self, repeat: &Event) -> u64 {
+        let is_first = |event: &Event| event.name == repeat.name && event.namespace() == repeat.namespace();
+        let at = self.first_occurrences.iter().position(is_first);
+        at.and_then(|at| self.first_occurrences.remove(at)).map_or(0, |_| 1)
     }
 
     /// Begins to write an event, unless its namespace is being deleted. A panic counts as a failure.

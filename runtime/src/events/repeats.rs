@@ -20,6 +20,9 @@ const FIRST_WAIT_COMBINED: Duration = Duration::from_secs(5);
 /// Maximum delay of a repeat; until then the delay doubles from patch to patch.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(10);
 
+/// Maximum number of events whose repeats are delayed: as many as are counted. Each may have a message of 8 KiB.
+const MAX_SERIES: usize = 4096;
+
 /// One event that is repeated.
 #[derive(Debug)]
 struct Series {
@@ -42,14 +45,15 @@ pub(super) struct Repeats {
 }
 
 impl Repeats {
-    /// Adds a repeat. If it replaces an earlier repeat of the same event, the due time is unchanged.
-    pub(super) fn put(&mut self, event: Event) {
+    /// Adds a repeat. If it replaces an earlier repeat of the same event, the due time is unchanged. Returns the number
+    /// of occurrences that are dropped because too many events are repeated: those of the event that is due first.
+    pub(super) fn put(&mut self, event: Event) -> u64 {
         let key = format!("{}/{}", event.namespace(), event.name);
         let wait = match self.series.get_mut(&key) {
             Some(Series { waiting: Some((known, occurrences)), .. }) => {
                 *known = event;
                 *occurrences += 1;
-                return;
+                return 0;
             }
             Some(series) => {
                 self.order.remove(&(series.due, key.clone()));
@@ -61,6 +65,13 @@ impl Repeats {
         let due = Instant::now() + wait;
         self.order.insert((due, key.clone()));
         self.series.insert(key, Series { waiting: Some((event, 1)), wait, due });
+        if self.series.len() > MAX_SERIES { self.remove_first() } else { 0 }
+    }
+
+    /// Removes the series that is due first. Returns the number of occurrences that its waiting event covers.
+    fn remove_first(&mut self) -> u64 {
+        let first = self.order.pop_first().and_then(|(_, key)| self.series.remove(&key));
+        first.and_then(|series| series.waiting).map_or(0, |(_, occurrences)| occurrences)
     }
 
     /// Returns the time at which [`Repeats::take`] has something to return or to remove.
@@ -113,6 +124,18 @@ mod tests {
                 Some(correlator.correlate(Occurrence { about, kind: EventType::Normal, reason: "R", message, at }, at));
         }
         last.expect("twelve occurrences").event
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn number_of_repeated_events_is_limited() {
+        let (mut repeats, repeated, mut dropped) = (Repeats::default(), repeat(false), 0);
+        for number in 0..MAX_SERIES + 10 {
+            let event = Event { name: format!("e{number}"), ..repeated.clone() };
+            dropped += repeats.put(event.clone()) + repeats.put(event);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!((repeats.series.len(), repeats.order.len(), dropped), (MAX_SERIES, MAX_SERIES, 20));
+        assert_eq!(repeats.take(None).map(|(event, _)| event.name), Some("e10".to_owned()), "the oldest were dropped");
     }
 
     /// Repeats an event every half second. Returns the times of its patches, in seconds since the start.

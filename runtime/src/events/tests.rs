@@ -351,6 +351,41 @@ async fn slow_server_loses_no_events_that_can_be_combined() {
     assert_eq!((verbs.len() - patches, patches, sink.sum()), (2 + 9 + 1 + 1, 1, 26));
 }
 
+/// A sink with a rate limit: each call takes a tenth of a second.
+struct Slow(Arc<MemorySink>);
+
+impl EventSink for Slow {
+    fn create<'a>(&'a self, namespace: &'a str, event: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        let create = self.0.create(namespace, event);
+        tokio::time::sleep(Duration::from_millis(100)).then(|()| create).boxed()
+    }
+
+    fn patch<'a>(&'a self, namespace: &'a str, name: &'a str, patch: Bytes) -> BoxFuture<'a, Result<(), SinkError>> {
+        let patch = self.0.patch(namespace, name, patch);
+        tokio::time::sleep(Duration::from_millis(100)).then(|()| patch).boxed()
+    }
+}
+
+/// New events arrive faster than they can be written, for a minute.
+#[tokio::test(start_paused = true)]
+async fn repeat_is_written_in_time_while_new_events_arrive() {
+    let sink = MemorySink::failing([]);
+    let (recorder, sender) = Recorder::with_clock("c", Arc::new(Slow(sink.clone())), ticking(Duration::from_nanos(1)));
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(sender);
+    for number in 0..1200 {
+        recorder.event(&pod(&format!("p{number}")), EventType::Normal, "R", "m".to_owned());
+        if number % 60 == 0 {
+            recorder.event(&pod("repeated"), EventType::Normal, "R", "m".to_owned());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let verbs = sink.verbs();
+    let (patches, creations): (Vec<_>, Vec<_>) = verbs.into_iter().partition(|verb| *verb == "patch");
+    assert!(patches.len() >= 15, "{} patches of 19", patches.len());
+    assert!(creations.len() > 500, "{} new events", creations.len());
+}
+
 #[derive(Debug, Clone)]
 struct ScriptedEvent {
     object: u8,

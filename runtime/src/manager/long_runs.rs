@@ -32,10 +32,13 @@ impl LongRuns {
     /// Returns the runs that have become long since the last check, with their durations.
     fn check(&mut self, views: &Views) -> Vec<(&'static str, String, Duration)> {
         let now = Instant::now();
-        let runs = views.iter().flat_map(|(controller, view)| {
-            view.long_runs(LONG).into_iter().map(|(key, since)| (*controller, key, since))
-        });
-        let long: HashSet<_> = runs.collect();
+        let mut long = HashSet::new();
+        for (controller, view) in views {
+            match view.long_runs(LONG) {
+                Some(runs) => long.extend(runs.into_iter().map(|(key, since)| (*controller, key, since))),
+                None => long.extend(self.reported.iter().filter(|(other, ..)| other == controller).cloned()),
+            }
+        }
         let new = long.difference(&self.reported).cloned();
         let new = new.map(|(controller, key, since)| (controller, key, now - since)).collect();
         self.reported = long;
@@ -59,17 +62,20 @@ pub(super) async fn report_long_runs(views: Views) {
 /// Returns the runs that have lasted for at least `min`, as text, for the log of a stall.
 pub(super) fn described(views: &Views, min: Duration) -> String {
     let runs = views.iter().flat_map(|(controller, view)| {
-        view.long_runs(min).into_iter().map(move |(key, since)| format!("{controller} {key} ({:?})", since.elapsed()))
+        let runs = view.long_runs(min).unwrap_or_default();
+        runs.into_iter().map(move |(key, since)| format!("{controller} {key} ({:?})", since.elapsed()))
     });
     runs.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::queue::{Queue, QueueOptions};
+    use crate::queue::{Queue, QueueOptions, Waiting};
 
     #[tokio::test(start_paused = true)]
     async fn run_is_reported_once_when_it_takes_long() {
@@ -94,6 +100,38 @@ mod tests {
         next();
         tokio::time::advance(LONG).await;
         assert_eq!(long_runs.check(&views).len(), 1, "the next run is another one");
+    }
+
+    /// A queue whose lock another thread may hold.
+    struct Locked(Arc<Queue<String>>, AtomicBool);
+
+    impl QueueView for Locked {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn waiting(&self) -> Vec<Waiting<String>> {
+            Vec::new()
+        }
+
+        fn long_runs(&self, min: Duration) -> Option<Vec<(String, Instant)>> {
+            if self.1.load(Ordering::Relaxed) { None } else { QueueView::long_runs(&*self.0, min) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn run_is_not_reported_again_after_a_check_without_the_lock() {
+        let view = Arc::new(Locked(Queue::new(QueueOptions::named("test")), AtomicBool::default()));
+        let views: Views = vec![("test-controller", view.clone())];
+        let mut long_runs = LongRuns::default();
+        view.0.add("hangs".to_owned());
+        assert!(view.0.next().now_or_never().is_some());
+        tokio::time::advance(LONG).await;
+        assert_eq!(long_runs.check(&views).len(), 1);
+        view.1.store(true, Ordering::Relaxed);
+        assert_eq!(long_runs.check(&views), []);
+        view.1.store(false, Ordering::Relaxed);
+        assert_eq!(long_runs.check(&views), [], "it was reported");
     }
 
     #[tokio::test(start_paused = true)]

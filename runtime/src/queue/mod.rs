@@ -108,8 +108,8 @@ pub trait QueueView: Send + Sync {
     /// Costs O(n). Use it for debug pages only, never in a reconcile.
     fn waiting(&self) -> Vec<Waiting<String>>;
     /// Returns the keys that have been reconciled for at least this time, with the start of the run, in no particular
-    /// order; none while another thread holds the queue's lock.
-    fn long_runs(&self, min: Duration) -> Vec<(String, Instant)>;
+    /// order; `None` while another thread holds the queue's lock.
+    fn long_runs(&self, min: Duration) -> Option<Vec<(String, Instant)>>;
 }
 
 impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
@@ -129,18 +129,18 @@ impl<K: QueueKey + Sync + fmt::Display> QueueView for Queue<K> {
         Queue::waiting(self).into_iter().map(text).collect()
     }
 
-    fn long_runs(&self, min: Duration) -> Vec<(String, Instant)> {
+    fn long_runs(&self, min: Duration) -> Option<Vec<(String, Instant)>> {
         let now = Instant::now();
         let is_long = |since: Instant| now - since >= min;
         let long: Vec<(K, Instant)> = {
-            let Some(state) = try_lock(&self.state) else { return Vec::new() };
+            let state = try_lock(&self.state)?;
             if !state.places.starts().next().is_some_and(is_long) {
-                return Vec::new();
+                return Some(Vec::new());
             }
             let working = state.items.iter().filter_map(|(key, item)| Some((key, item.working?)));
             working.filter(|(_, since)| is_long(*since)).map(|(key, since)| (key.clone(), since)).collect()
         };
-        long.into_iter().map(|(key, since)| (key.to_string(), since)).collect()
+        Some(long.into_iter().map(|(key, since)| (key.to_string(), since)).collect())
     }
 }
 
@@ -216,6 +216,7 @@ impl<K: QueueKey> Queue<K> {
 
     /// Adds a key after a delay, at most [`MAX_DELAY`]. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, delay: Duration) {
+        self.metrics.retries.inc();
         if delay.is_zero() {
             self.add(key);
         } else {
@@ -237,7 +238,6 @@ impl<K: QueueKey> Queue<K> {
             item.failures = item.failures.saturating_add(1);
             doubled.min(self.options.max_delay)
         };
-        self.metrics.retries.inc();
         self.add_after(key, delay.max(min_delay));
     }
 
@@ -437,10 +437,12 @@ impl<K: QueueKey> Queue<K> {
     /// Makes a key ready: immediately, after its current run, or at the end of its cooldown.
     fn push(&self, state: &mut State<K>, key: K, priority: Priority, now: Instant) {
         let item = state.items.entry(key.clone()).or_default();
+        if item.added.is_none() {
+            item.added = Some(now);
+            self.metrics.adds.inc();
+            self.metrics.depth.inc();
+        }
         if item.working.is_some() {
-            if item.again.is_none() {
-                self.metrics.adds.inc();
-            }
             item.again = item.again.max(Some(priority));
             return;
         }
@@ -448,14 +450,10 @@ impl<K: QueueKey> Queue<K> {
             return self.delay(state, key, cool_at);
         }
         match &mut item.ready {
-            Some((waiting, _)) if *waiting >= priority => return,
+            Some(waiting) if *waiting >= priority => return,
             // Raises the priority. The entry in the list of the lower priority is skipped when it is reached.
-            Some((waiting, _)) => *waiting = priority,
-            None => {
-                self.metrics.adds.inc();
-                self.metrics.depth.inc();
-                item.ready = Some((priority, now));
-            }
+            Some(waiting) => *waiting = priority,
+            None => item.ready = Some(priority),
         }
         let list = match priority {
             Priority::Fresh => &mut state.fresh,
@@ -488,15 +486,16 @@ impl<K: QueueKey> Queue<K> {
         loop {
             let (priority, key) = state.pop(now)?;
             if let Some(item) = state.items.get_mut(&key)
-                && let Some((waiting, since)) = item.ready
-                && waiting == priority
+                && item.ready == Some(priority)
             {
                 item.ready = None;
                 item.cooldown = Duration::ZERO;
                 item.cool_at = None;
                 item.working = Some(now);
-                self.metrics.depth.dec();
-                self.metrics.queue_duration.observe((now - since).as_secs_f64());
+                if let Some(since) = item.added.take() {
+                    self.metrics.depth.dec();
+                    self.metrics.queue_duration.observe((now - since).as_secs_f64());
+                }
                 let namespace = state.namespace(&key);
                 state.places.begin(namespace, now);
                 return Some(key);

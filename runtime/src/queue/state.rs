@@ -38,8 +38,11 @@ pub(super) enum Priority {
 /// The state of a key in the queue.
 #[derive(Default)]
 pub(super) struct Item {
-    /// Its priority among the ready keys, and the time since which it has been ready.
-    pub(super) ready: Option<(Priority, Instant)>,
+    /// Its priority among the ready keys.
+    pub(super) ready: Option<Priority>,
+    /// The time at which it was added for its next run: it waits for a worker, for the end of its current run, or for
+    /// the end of its cooldown.
+    pub(super) added: Option<Instant>,
     /// The time since which it has been reconciled.
     pub(super) working: Option<Instant>,
     /// The key's priority in the next run, if the key was added while it was reconciled.

@@ -17,13 +17,16 @@ use crate::metrics::histogram;
 pub struct QueueMetrics {
     /// The queue's name.
     pub name: &'static str,
-    /// The number of ready keys.
+    /// The number of keys that were added and whose run has not begun; delayed keys are not counted before they are due.
     pub depth: Gauge,
-    /// The number of times that a key was added; a key that waits already is not counted again.
+    /// The number of times that a key was added. A key that waits already, also for the end of its current run, is not
+    /// counted again.
     pub adds: Counter,
-    /// The number of keys that were added again after a failure.
+    /// The number of times that a key was added with a delay: after a failure, or for a later time. Upstream:
+    /// client-go, util/workqueue, AddAfter.
     pub retries: Counter,
-    /// Seconds from the time at which a key became ready to the start of its reconcile.
+    /// Seconds from the time at which a key was added, or its delay ended, to the start of its reconcile. They include the
+    /// rest of its current run and its cooldown.
     pub queue_duration: Histogram,
     /// Seconds per reconcile.
     pub work_duration: Histogram,

@@ -71,6 +71,50 @@ async fn key_is_queued_once_and_never_runs_twice_at_the_same_time() {
     assert!(queue.lock().items.is_empty(), "no state is kept for an idle key");
 }
 
+/// Returns the sum of the times from the addition of keys to the starts of their runs, in seconds.
+fn waited(queue: &Arc<Queue<&'static str>>) -> f64 {
+    let metrics = crate::metrics::Metrics::new();
+    metrics.collect(Queues::new([queue.clone() as Arc<dyn QueueStats>]));
+    let text = metrics.text();
+    let line = text.lines().find(|line| line.starts_with("workqueue_queue_duration_seconds_sum")).expect("a sum");
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_that_is_added_during_its_run_is_counted_once_and_from_that_time() {
+    // (seconds of cooldown, seconds from the second addition to the second run)
+    for (cooldown, expected) in [(0, 10.0), (3, 13.0)] {
+        let queue = queue(Duration::ZERO);
+        let counts = || (queue.metrics.adds.get(), queue.metrics.depth.get());
+        queue.add("a");
+        assert_eq!(counts(), (1, 1));
+        assert_eq!(next_ready(&queue), Some("a"));
+        assert_eq!(counts(), (1, 0));
+        queue.cool_down(&"a", Duration::from_secs(cooldown));
+        queue.add("a");
+        queue.add_background("a");
+        assert_eq!(counts(), (2, 1), "the key waits for the end of its run");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        queue.done(&"a");
+        assert_eq!(counts(), (2, 1));
+        assert_eq!(queue.next().await, Some("a"));
+        assert_eq!(counts(), (2, 0));
+        assert!((waited(&queue) - expected).abs() < 0.1, "{} s instead of {expected}", waited(&queue));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_delayed_addition_counts_as_a_retry() {
+    let queue = queue(Duration::ZERO);
+    queue.add("a");
+    assert_eq!(queue.metrics.retries.get(), 0);
+    queue.add_after("a", Duration::from_secs(1));
+    queue.add_after("b", Duration::ZERO);
+    queue.add_rate_limited("c");
+    assert_eq!(queue.metrics.retries.get(), 3);
+    assert_eq!((queue.metrics.adds.get(), queue.metrics.depth.get()), (2, 2), "delayed keys are not counted yet");
+}
+
 #[tokio::test(start_paused = true)]
 async fn delay_beyond_the_range_of_the_clock_is_shortened() {
     let queue = queue(Duration::ZERO);

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,7 +27,9 @@ use super::slots::ConnectionSlot;
 use crate::lock::lock;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for the head of a request. Upstream: apiserver, SecureServingInfo.Serve.
+/// Maximum time for the head of the first request, except in HTTP/2. Upstream: apiserver, SecureServingInfo.Serve.
+///
+/// The heads of later requests have [`IDLE_TIMEOUT`]: hyper's limit begins with the end of the previous response.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(32);
 /// Time without requests after which a connection is closed. Upstream: apiserver, SecureServingInfo.Serve.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -60,6 +62,8 @@ pub(super) struct Protocol {
 struct Activity {
     /// Number of running requests.
     open: AtomicU32,
+    /// The head of a request was received.
+    has_head: AtomicBool,
     /// Number of running requests whose users are not authorized yet.
     unreviewed: AtomicU32,
     /// The end of the last request, or the start of the connection.
@@ -78,6 +82,14 @@ impl Activity {
     async fn close_delay(&self) {
         self.close_soon.notified().await;
         sleep(CLOSE_DELAY).await;
+    }
+
+    /// Completes when [`HEAD_TIMEOUT`] has passed without the head of a request.
+    async fn without_head(&self) {
+        sleep(HEAD_TIMEOUT).await;
+        if self.has_head.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Completes when there was no request for [`IDLE_TIMEOUT`].
@@ -115,6 +127,7 @@ struct RunningRequest<'a> {
 impl<'a> RunningRequest<'a> {
     /// Begins a request. Returns `None` if the connection has too many unreviewed requests.
     fn begin(activity: &'a Activity) -> Option<Self> {
+        activity.has_head.store(true, Ordering::Release);
         if activity.unreviewed.fetch_add(1, Ordering::AcqRel) >= MAX_UNREVIEWED {
             activity.unreviewed.fetch_sub(1, Ordering::AcqRel);
             return None;
@@ -160,7 +173,7 @@ impl Protocol {
         if http1_only {
             builder = builder.http1_only();
         }
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -197,8 +210,10 @@ impl Protocol {
             .map_err(|_| format!("no handshake within {HANDSHAKE_TIMEOUT:?}"))?
             .map_err(|error| format!("TLS handshake: {error}"))?;
         let peer: Arc<[CertificateDer<'static>]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let activity = Arc::new(Activity {
             open: AtomicU32::new(0),
+            has_head: AtomicBool::new(false),
             unreviewed: AtomicU32::new(0),
             last: Mutex::new(Instant::now()),
             close_soon: Notify::new(),
@@ -214,6 +229,7 @@ impl Protocol {
             _ = stopping.wait_for(|stopping| *stopping) => None,
             () = activity.close_delay(), if self.closes_unauthenticated_http2 => None,
             () = activity.idle() => None,
+            () = activity.without_head(), if !is_http2 => return Err(format!("no request within {HEAD_TIMEOUT:?}")),
             () = activity.slot.evicted() => return Ok(()),
         };
         let result = match result {

@@ -4,6 +4,7 @@
 //! are trusted at that moment. A certificate that is expired, or signed by another authority, therefore leads
 //! to a 401 and not to a broken connection, as in upstream.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -21,6 +22,10 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 /// 1.3.6.1.4.1.57683.2. Upstream: apimachinery, apis/asn1, X509UID.
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
+
+/// The attribute of a user that identifies its credentials in audit logs. Upstream: apiserver, authentication/user,
+/// CredentialIDKey.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// The reason why a certificate is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,8 +100,14 @@ pub(super) fn user(certificate: &CertificateDer<'_>, reads_uid: bool) -> Result<
         name: name.to_owned(),
         uid: uid.to_owned(),
         groups: subject.all(ORGANIZATION).map(ToOwned::to_owned).collect(),
-        ..User::default()
+        extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![credential_id(certificate)])]),
     }))
+}
+
+/// Returns the identifier of a certificate: its SHA-256 in hexadecimal.
+fn credential_id(certificate: &CertificateDer<'_>) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    digest.as_ref().iter().fold("X509SHA256=".to_owned(), |id, byte| format!("{id}{byte:02x}"))
 }
 
 /// Returns the common name of a certificate; empty if it has none.
@@ -269,9 +280,17 @@ mod tests {
         let named = user(&full, true).expect("readable").expect("a user");
         assert_eq!((named.name.as_str(), named.uid.as_str()), ("änn", "u-1"));
         assert_eq!(named.groups, ["system:masters"]);
+        assert_eq!(named.extra, BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![credential_id(&full)])]));
         assert_eq!(user(&full, false).expect("readable").expect("a user").uid, "", "with the gate off");
         let unnamed = signed(&ca, |params| params.distinguished_name.push(DnType::OrganizationName, "dev"));
         assert_eq!(user(&unnamed, true), Ok(None));
+    }
+
+    #[test]
+    fn credential_id_is_the_digest_of_the_certificate() {
+        // From `printf abc | sha256sum`.
+        let expected = "X509SHA256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(credential_id(&CertificateDer::from_slice(b"abc")), expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Reviews change no object. Therefore they may be repeated, unlike the requests of a Writer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::review_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
-use crate::client::{Clients, Identity, refusal};
+use crate::client::{Clients, Identity, refusal, retry_after};
 
 /// Maximum time for a response, including retries. Upstream: apiserver, DelegatingAuthenticationOptions.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,6 +47,8 @@ pub(super) enum ReviewError {
         code: u16,
         /// The server's message.
         message: String,
+        /// The delay after which the server allows a retry.
+        retry_after: Option<Duration>,
     },
     /// The response is not the requested object.
     #[error("{path}: the server's response cannot be read")]
@@ -103,7 +105,8 @@ impl Reviewer {
                 return Err(error);
             }
             let jitter = rand::rng().random_range(1.0..1.2);
-            tokio::time::sleep(FIRST_PAUSE.mul_f64(1.5_f64.powi(attempt - 1) * jitter)).await;
+            let pause = FIRST_PAUSE.mul_f64(1.5_f64.powi(attempt - 1) * jitter);
+            tokio::time::sleep(pause.max(requested_delay(&error))).await;
             attempt += 1;
         }
     }
@@ -118,14 +121,16 @@ impl Reviewer {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body)
             .map_err(|error| unreachable(error.to_string()))?;
-        let started = Instant::now();
+        let mut pending = self.metrics.begin();
         let response = self.clients.send(&Identity::Own, request, MAX_BODY_BYTES).await;
-        self.metrics.record(response.as_ref().ok().map(|response| response.status().as_u16()), started.elapsed());
+        pending.code = response.as_ref().ok().map(|response| response.status().as_u16());
+        drop(pending);
         let response = response.map_err(|error| unreachable(error.to_string()))?;
         if !response.status().is_success() {
             let status = refusal(response).await;
             let message = format!("{} ({})", status.message, status.code);
-            return Err(ReviewError::Refused { path: path.into(), code: status.code, message });
+            let retry_after = retry_after(&status);
+            return Err(ReviewError::Refused { path: path.into(), code: status.code, message, retry_after });
         }
         let body = response.into_body().collect().await.map_err(|error| unreachable(error.to_string()))?;
         Ok(body.to_bytes())
@@ -136,9 +141,76 @@ impl Reviewer {
 fn is_retriable(error: &ReviewError) -> bool {
     match error {
         ReviewError::Unreachable { .. } => true,
-        ReviewError::Refused { code, .. } => {
-            *code == StatusCode::TOO_MANY_REQUESTS.as_u16() || *code == StatusCode::INTERNAL_SERVER_ERROR.as_u16()
+        ReviewError::Refused { code, retry_after, .. } => {
+            const TRANSIENT: [StatusCode; 3] =
+                [StatusCode::TOO_MANY_REQUESTS, StatusCode::INTERNAL_SERVER_ERROR, StatusCode::GATEWAY_TIMEOUT];
+            TRANSIENT.iter().any(|transient| transient.as_u16() == *code) || retry_after.is_some()
         }
         ReviewError::Unreadable { .. } => false,
+    }
+}
+
+/// Returns the delay that the server requests before a retry.
+fn requested_delay(error: &ReviewError) -> Duration {
+    match error {
+        ReviewError::Refused { retry_after, .. } => retry_after.unwrap_or_default(),
+        _ => Duration::ZERO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::authentication::v1::TokenReview;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::testing;
+
+    const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+
+    #[tokio::test(start_paused = true)]
+    async fn transient_refusal_is_retried_after_the_requested_delay() {
+        // (status, seconds of Retry-After, number of requests, seconds that they take at least)
+        for (code, seconds, expected, min) in [
+            (504, 0, 2, 0),
+            (500, 0, 2, 0),
+            (429, 0, 2, 0),
+            (429, 3, 2, 3),
+            (503, 4, 2, 4),
+            (503, 0, 1, 0),
+            (403, 0, 1, 0),
+        ] {
+            let requests = Arc::new(AtomicUsize::new(0));
+            let counted = requests.clone();
+            let clients = testing::clients(move |_, _, _| match counted.fetch_add(1, Ordering::SeqCst) {
+                0 => {
+                    let details = json!({"retryAfterSeconds": seconds});
+                    (code, json!({"kind": "Status", "code": code, "details": details}).to_string().into_bytes())
+                }
+                _ => (201, b"{}".to_vec()),
+            });
+            let reviewer = Reviewer::new((*clients.await).clone(), ReviewMetrics::new(&Metrics::new(), "authn"));
+            let started = Instant::now();
+            let reviewed = reviewer.review(PATH, &TokenReview::default()).await;
+            assert_eq!(reviewed.is_ok(), expected == 2, "{code}");
+            assert_eq!(requests.load(Ordering::SeqCst), expected, "{code}");
+            assert!(started.elapsed() >= Duration::from_secs(min), "{code}: {:?}", started.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn review_without_a_response_in_time_is_counted_as_an_error() {
+        let clients = testing::slow_clients(2 * TIMEOUT, |_, _, _| (201, b"{}".to_vec())).await;
+        let metrics = Metrics::new();
+        let reviewer = Reviewer::new((*clients).clone(), ReviewMetrics::new(&metrics, "authn"));
+        let reviewed = reviewer.review(PATH, &TokenReview::default()).await;
+        assert!(matches!(reviewed, Err(ReviewError::Unreachable { .. })));
+        let (text, line) = (metrics.text(), "apiserver_delegated_authn_request_total{code=\"<error>\"} 1");
+        assert!(text.lines().any(|own| own == line), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics of TokenReviews and SubjectAccessReviews, under upstream's names.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use crate::metrics::{Counts, Histograms, Metrics};
 
@@ -27,11 +27,25 @@ impl ReviewMetrics {
         }
     }
 
-    /// Records a request by its status code; `None` if there was no response.
-    pub(super) fn record(&self, code: Option<u16>, duration: Duration) {
-        let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
-        self.requests.add([("code", code.clone())]);
-        self.seconds.observe([("code", code)], duration.as_secs_f64());
+    /// Begins a request.
+    pub(super) fn begin(&self) -> PendingReview<'_> {
+        PendingReview { metrics: self, started: Instant::now(), code: None }
+    }
+}
+
+/// A request without a response. It is counted when it is dropped: also when its future is, because its time is over.
+pub(super) struct PendingReview<'a> {
+    metrics: &'a ReviewMetrics,
+    started: Instant,
+    /// The status of the response.
+    pub(super) code: Option<u16>,
+}
+
+impl Drop for PendingReview<'_> {
+    fn drop(&mut self) {
+        let code = self.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
+        self.metrics.requests.add([("code", code.clone())]);
+        self.metrics.seconds.observe([("code", code)], self.started.elapsed().as_secs_f64());
     }
 }
 
@@ -43,13 +57,13 @@ mod tests {
     fn reviews_are_counted_under_upstreams_names() {
         let metrics = Metrics::default();
         let reviews = ReviewMetrics::new(&metrics, "authn");
-        reviews.record(Some(201), Duration::from_millis(600));
-        reviews.record(None, Duration::from_secs(1));
+        reviews.begin().code = Some(201);
+        drop(reviews.begin());
         let text = metrics.text();
         for line in [
             "# TYPE apiserver_delegated_authn_request_total counter",
             "apiserver_delegated_authn_request_total{code=\"<error>\"} 1",
-            "apiserver_delegated_authn_request_duration_seconds_bucket{le=\"0.7\",code=\"201\"} 1",
+            "apiserver_delegated_authn_request_duration_seconds_bucket{le=\"0.25\",code=\"201\"} 1",
         ] {
             assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
         }

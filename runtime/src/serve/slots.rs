@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Number of connections from this host up to which connections from other networks are evicted first. Probes and
+/// Number of connections over loopback up to which connections from other networks are evicted first. Probes and
 /// proxies of the host need no more, and a local process with hundreds of connections gets no advantage.
 const PROTECTED_OF_HOST: usize = 16;
 
@@ -79,8 +79,9 @@ impl ConnectionSlots {
 }
 
 impl Taken {
-    /// Returns the connection to evict: the oldest of the network with the most connections. Connections from this
-    /// host, such as probes of the kubelet, come last, unless there are more than [`PROTECTED_OF_HOST`].
+    /// Returns the connection to evict: the oldest of the network with the most connections. Connections over
+    /// loopback, such as probes of a manager with the host's network, come last, unless there are more than
+    /// [`PROTECTED_OF_HOST`].
     fn victim(&self) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for occupant in self.slots.values() {

@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -86,6 +87,46 @@ impl Bed {
         let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.expect("HTTP/2");
         tokio::spawn(connection);
         client
+    }
+}
+
+/// Opens a connection for HTTP/1.1.
+async fn http1(bed: &Bed) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let tcp = TcpStream::connect(bed.server.address()).await.expect("a connection");
+    let mut tls = (**bed.tls.config()).clone();
+    tls.alpn_protocols = Vec::new();
+    let name = ServerName::try_from("127.0.0.1").expect("an address");
+    TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.expect("a handshake")
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_http1_connection_stays_open_for_a_scrape_a_minute() {
+    let bed = Bed::start().await;
+    let (mut client, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(http1(&bed).await)).await.expect("HTTP/1.1");
+    tokio::spawn(connection);
+    for _ in 0..3 {
+        let request = Request::get("/healthz").header(header::HOST, "a").body(Empty::<Bytes>::new());
+        let response = client.send_request(request.expect("a request")).await.expect("an open connection");
+        assert_eq!(response.status(), StatusCode::OK);
+        response.into_body().collect().await.expect("a body");
+        sleep(Duration::from_secs(60)).await;
+    }
+    sleep(Duration::from_secs(40)).await;
+    assert!(client.is_closed(), "after 90 seconds without a request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn http1_connection_is_closed_when_its_first_request_is_not_received_in_time() {
+    let bed = Bed::start().await;
+    for beginning in ["", "GET /healthz HTTP/1.1\r\nHost:"] {
+        let mut stream = http1(&bed).await;
+        stream.write_all(beginning.as_bytes()).await.expect("an open connection");
+        let started = tokio::time::Instant::now();
+        // The end of the connection may be an error, because the server does not end TLS first.
+        let _ = timeout(Duration::from_secs(60), stream.read(&mut [0; 1])).await.expect("the end of the connection");
+        let open = started.elapsed().as_secs();
+        assert!((30..=35).contains(&open), "{beginning:?}: after {open} s");
     }
 }
 

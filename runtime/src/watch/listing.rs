@@ -28,34 +28,44 @@ pub enum Retry {
 #[derive(Debug)]
 pub struct Listing {
     preferred: ListForm,
-    /// The last list failed: the next one uses pages, which every server supports.
-    has_failed: bool,
+    /// The form of the next list if the last one failed: pages, which every server supports, or the whole list if the
+    /// pages have expired.
+    fallback: Option<ListForm>,
 }
 
 impl Listing {
     /// Uses this form while the server supports it.
     pub fn new(preferred: ListForm) -> Self {
-        Self { preferred, has_failed: false }
+        Self { preferred, fallback: None }
     }
 
     /// Returns the form of the next list.
     pub fn form(&self) -> ListForm {
-        if self.has_failed { ListForm::Paged } else { self.preferred }
+        self.fallback.unwrap_or(self.preferred)
     }
 
     /// Records that a list is complete.
     pub fn succeeded(&mut self) {
-        self.has_failed = false;
+        self.fallback = None;
     }
 
     /// Records that a list failed.
     ///
     /// A server that streams the objects but never the end of the list (some aggregated APIs) gets no request for a
     /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
+    ///
+    /// If the server compacts its history before the last page was read, the next pages would expire, too: only a list
+    /// in one response is fast enough. Upstream: client-go tools/pager, FullListIfExpired.
     pub fn failed(&mut self, error: &WatchError) -> Retry {
+        if self.form() == ListForm::Paged && error.is_expired() {
+            self.fallback = Some(ListForm::Whole);
+            return Retry::Later;
+        }
         if self.form() != ListForm::Streamed {
             // An error that would occur in any form does not count as a failure of this form.
-            self.has_failed |= !would_fail_in_any_form(error);
+            if !would_fail_in_any_form(error) {
+                self.fallback = Some(ListForm::Paged);
+            }
             return Retry::Later;
         }
         match error {
@@ -64,7 +74,7 @@ impl Listing {
                 return Retry::Now;
             }
             WatchError::Frame(FrameError::Silent(_)) => self.preferred = ListForm::Paged,
-            error => self.has_failed = !would_fail_in_any_form(error),
+            error => self.fallback = (!would_fail_in_any_form(error)).then_some(ListForm::Paged),
         }
         Retry::Later
     }
@@ -121,6 +131,28 @@ mod tests {
             assert_eq!(listing.form(), next, "{name}");
             listing.succeeded();
             assert_eq!(listing.form(), later, "{name}");
+        }
+    }
+
+    #[test]
+    fn list_in_one_response_follows_expired_pages_until_a_list_succeeds() {
+        use ListForm::{Paged, Whole};
+        for preferred in [ListForm::Streamed, Paged, Whole] {
+            let mut listing = Listing::new(preferred);
+            listing.failed(&broken());
+            // (error, form of the next list)
+            for (error, next) in [
+                (refused(410), Whole),
+                (refused(503), Whole),
+                (broken(), Paged),
+                (refused(503), Paged),
+                (refused(410), Whole),
+            ] {
+                assert_eq!(listing.failed(&error), Retry::Later, "{preferred:?}, {error}");
+                assert_eq!(listing.form(), next, "{preferred:?}, {error}");
+            }
+            listing.succeeded();
+            assert_eq!(listing.form(), preferred);
         }
     }
 

@@ -9,6 +9,7 @@ mod list_permit;
 mod list_progress;
 mod listing;
 mod reflector;
+mod refusals;
 mod registry;
 mod request;
 mod resync;

@@ -1,10 +1,10 @@
 //! The loop that keeps one store equal to the API server.
 //!
 //! It lists once by streaming (large kinds in one response; by pages if streaming fails) and watches from there. A
-//! failed or silent watch continues from the last version. If the server no longer has that version, the kind is
-//! relisted in its newest state: the store never returns to an older state. After every irregular end of a watch the
-//! loop checks whether the server's state is older than before (its storage was restored); if so, it logs that and
-//! relists.
+//! failed or silent watch continues from the last version. If the server no longer has that version, or refuses the
+//! watch for another lasting reason, the kind is relisted in its newest state: the store never returns to an older
+//! state. After every irregular end of a watch the loop checks whether the server's state is older than before (its
+//! storage was restored); if so, it logs that and relists.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -28,6 +28,7 @@ use super::json;
 use super::list_permit::ListPermit;
 use super::list_progress::{Limits, ListProgress};
 use super::listing::{ListForm, Listing, Retry};
+use super::refusals::Refusals;
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
 use super::watched_store::WatchedStore;
@@ -74,6 +75,7 @@ pub struct Reflector {
     logs: Mutex<LogLimit>,
     /// The store holds a complete list.
     is_listed: bool,
+    refusals: Refusals,
     /// The last watch ended irregularly: the server may have lost state since.
     is_history_doubtful: bool,
 }
@@ -88,8 +90,21 @@ impl Reflector {
         let listing = Listing::new(if store.has_large_list() { ListForm::Whole } else { ListForm::Streamed });
         let (lag, resync) = (Duration::ZERO, Resync::new(Duration::ZERO));
         let (limits, logs) = (Limits::default(), Mutex::default());
-        let (is_listed, is_history_doubtful) = (false, false);
-        Self { clients, scope, store, lists, lag, resync, listing, limits, logs, is_listed, is_history_doubtful }
+        let (is_listed, refusals, is_history_doubtful) = (false, Refusals::default(), false);
+        Self {
+            clients,
+            scope,
+            store,
+            lists,
+            lag,
+            resync,
+            listing,
+            limits,
+            logs,
+            is_listed,
+            refusals,
+            is_history_doubtful,
+        }
     }
 
     /// Returns the progress of the watch.
@@ -182,30 +197,29 @@ impl Reflector {
         }
         self.is_history_doubtful = true;
         match &error {
-            error if error.is_expired() => {
-                info!(kind, %error, "watched version has expired; relisting");
-                self.is_listed = false;
+            error if error.is_expired() => info!(kind, %error, "watched version has expired; relisting"),
+            WatchError::Refused(status) if self.refusals.requires_list(status, progress.version()) => {
+                warn!(kind, %error, "watch refused; relisting");
             }
             WatchError::BackInTime { .. } => {
                 error!(kind, %error, "server state is older than before, for example after an etcd restore; relisting");
-                self.is_listed = false;
             }
-            WatchError::Unreadable(_) => {
-                error!(kind, %error, "watch event cannot be read; relisting");
-                self.is_listed = false;
-            }
-            WatchError::TooLarge(_) => {
-                error!(kind, %error, "the watch has delivered too much; relisting");
-                self.is_listed = false;
-            }
+            WatchError::Unreadable(_) => error!(kind, %error, "watch event cannot be read; relisting"),
+            WatchError::TooLarge(_) => error!(kind, %error, "the watch has delivered too much; relisting"),
             WatchError::Panicked(_) => {
                 error!(kind, %error, "watch panicked; relisting");
                 progress.count_panic();
-                self.is_listed = false;
             }
-            WatchError::Frame(FrameError::Silent(_)) => info!(kind, %error, "no data from the watch; reopening it"),
-            error => warn!(kind, %error, "watch failed"),
+            WatchError::Frame(FrameError::Silent(_)) => {
+                info!(kind, %error, "no data from the watch; reopening it");
+                return Retry::Later;
+            }
+            error => {
+                warn!(kind, %error, "watch failed");
+                return Retry::Later;
+            }
         }
+        self.is_listed = false;
         Retry::Later
     }
 
@@ -285,6 +299,12 @@ impl Reflector {
 
     /// Lists the kind in one response.
     async fn list_whole(&self) -> Result<(), WatchError> {
+        if self.scope.form == Form::Json {
+            let mut list = ListProgress::new(&*self.store, self.limits);
+            let body = request::page(&self.clients, self.scope.whole(), self.scope.list_type()).await?;
+            let version = self.apply_json_page(&mut list, &body)?.0;
+            return self.finish_list(&mut list, version);
+        }
         let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
         let mut list = ListProgress::new(&*self.store, self.limits);
         while let Some(object) = items.next().await? {
@@ -305,11 +325,10 @@ impl Reflector {
             let previous = std::mem::take(&mut next);
             let version = if self.scope.form == Form::Json {
                 let page_read = request::page(&self.clients, uri, self.scope.list_type());
-                let body = json::page(&permit.wait_for(page_read).await?)?;
-                let page = page(&body)?;
-                page.items.iter().try_for_each(|object| self.apply_listed(&mut list, object))?;
-                next = page.next.to_owned();
-                page.version()?
+                let body = permit.wait_for(page_read).await?;
+                let (version, token) = self.apply_json_page(&mut list, &body)?;
+                next = token;
+                version
             } else {
                 let opened = request::open(&self.clients, uri, self.scope.list_type());
                 let mut items = Items::new(permit.wait_for(opened).await?);
@@ -327,6 +346,14 @@ impl Reflector {
                 return Err(FrameError::NoList("its continue token is that of the previous page").into());
             }
         }
+    }
+
+    /// Applies the objects of a list in JSON. Returns its version and its continue token.
+    fn apply_json_page(&self, list: &mut ListProgress, body: &[u8]) -> Result<(u64, String), WatchError> {
+        let body = json::page(body)?;
+        let page = page(&body)?;
+        page.items.iter().try_for_each(|object| self.apply_listed(list, object))?;
+        Ok((page.version()?, page.next.to_owned()))
     }
 
     /// Applies an object of a list.

@@ -3,6 +3,7 @@
 use http::Version;
 
 use super::*;
+use crate::metrics::Metrics;
 
 #[tokio::test]
 async fn one_http2_connection_serves_many_requests() {
@@ -144,6 +145,15 @@ async fn missing_response_counts_as_lost() {
             clients.send(&Identity::Own, request(Method::POST, "/x"), MAX_BODY_BYTES).await.expect_err("no response");
         assert!(matches!(error, SendError::Lost { .. }), "{what}: {error}");
         assert_eq!(bed.server.seen().len(), 2, "{what}: requests: one read and one write");
+        let metrics = Metrics::new();
+        metrics.rest_client(&clients.metrics);
+        let (text, host) = (metrics.text(), bed.server.address);
+        for line in [
+            format!("rest_client_requests_total{{code=\"<error>\",method=\"POST\",host=\"{host}\"}} 1"),
+            format!("rest_client_request_duration_seconds_count{{verb=\"POST\",host=\"{host}\"}} 1"),
+        ] {
+            assert!(text.lines().any(|own| own == line), "{what}: {line} is not in\n{text}");
+        }
     }
 }
 

@@ -12,8 +12,14 @@ fn valid_list(version: u64) -> Reply {
 
 /// The end of a watch whose version has expired.
 fn expired() -> Reply {
+    ended_by(410, "")
+}
+
+/// The end of a watch by an error.
+fn ended_by(code: i64, reason: &str) -> Reply {
     let mut status = Vec::new();
-    status.put_int(kinds::schema::api_status::CODE, 410);
+    status.put_int(kinds::schema::api_status::CODE, code);
+    status.put_str(kinds::schema::api_status::REASON, reason);
     Reply::Open(vec![event_of("Status", "ERROR", &status)])
 }
 
@@ -159,4 +165,35 @@ async fn metadata_that_a_watch_adds_is_limited() {
     tasks.spawn(reflector.limited(Limits::small()).run());
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
     assert!(Source::undecodable(&*store) == 0 && store.len() < 110, "{} objects", store.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_is_relisted_with_backoff_when_its_watch_is_refused() {
+    type Refusal = fn() -> Reply;
+    // (refusal, minimum and maximum number of lists in ten minutes)
+    let cases: [(&str, Refusal, usize, usize); 5] = [
+        ("an error without a code in the watch", || ended_by(0, "InternalError"), 10, 30),
+        ("an error of the watch", || Reply::Refused(500), 10, 30),
+        ("a kind that cannot be watched", || Reply::Refused(405), 10, 30),
+        ("a server that is unavailable for watches", || Reply::Refused(503), 8, 30),
+        ("an overloaded server", || Reply::Refused(429), 1, 1),
+    ];
+    for (case, refusal, min, max) in cases {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counted = lists.clone();
+        let clients = clients(move |uri| match uri {
+            uri if uri.contains("limit=500") => {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Reply::Whole(page(9, "", &[object("a", 3)]))
+            }
+            uri if uri.contains("limit=1") => Reply::Whole(page(2000, "", &[])),
+            _ => refusal(),
+        })
+        .await;
+        let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+        tasks.spawn(reflector(&clients, &store, &Arc::new(Semaphore::new(1))).paged(true).run());
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let lists = lists.load(Ordering::SeqCst);
+        assert!((min..=max).contains(&lists), "{case}: {lists} lists");
+    }
 }

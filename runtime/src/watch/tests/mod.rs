@@ -17,6 +17,7 @@ use kinds::meta::ObjectKey;
 use kinds::schema::{list_meta, object_meta, raw_extension, watch_event};
 use kinds::wire::{Put as _, find};
 use kinds::{Decode, DecodeError, Form, Kind, Meta, Resource, Sections};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -97,6 +98,8 @@ enum Reply {
     Late(Bytes),
     /// No response.
     Never,
+    /// An error of the server, without a body.
+    Refused(u16),
 }
 
 /// The delay of a late body.
@@ -118,6 +121,7 @@ impl Reply {
                 chunks
             }
             Self::Never => unreachable!("it has no body"),
+            Self::Refused(_) => unbounded().1,
             Self::Late(bytes) => {
                 let (send, chunks) = unbounded();
                 tokio::spawn(async move {
@@ -139,7 +143,8 @@ async fn clients(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<
             if let Reply::Never = reply {
                 std::future::pending::<()>().await;
             }
-            Ok(Response::new(reply.body()))
+            let status = if let Reply::Refused(code) = reply { code } else { 200 };
+            Ok(Response::builder().status(status).body(reply.body()).expect("a response"))
         })
     });
     let options = ConnectOptions {
@@ -202,6 +207,34 @@ async fn endless_streaming_list_delays_no_other_list_and_falls_back_to_pages() {
     assert!(!slow.progress().is_synced());
     within(60, "the kind is listed by pages", slow.progress().synced()).await;
     assert_eq!(names(&slow), ["a", "b"], "the continue token is escaped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_is_listed_in_one_response_when_its_pages_expire() {
+    type Body = fn(&str, &[&str]) -> Bytes;
+    let cases: [(Form, Body); 2] = [
+        (Form::Protobuf, |next, names| page(5, next, &names.iter().map(|name| object(name, 3)).collect::<Vec<_>>())),
+        (Form::Json, |next, names| {
+            let items: Vec<_> =
+                names.iter().map(|name| json!({"metadata": {"name": name, "resourceVersion": "3"}})).collect();
+            json!({"metadata": {"resourceVersion": "5", "continue": next}, "items": items}).to_string().into()
+        }),
+    ];
+    for (form, body) in cases {
+        let clients = clients(move |uri| match uri {
+            uri if uri.contains("continue=") => Reply::Refused(410),
+            uri if uri.contains("limit=") => Reply::Whole(body("next", &["a"])),
+            uri if uri.contains("watch=") => Reply::Open(Vec::new()),
+            _ => Reply::Whole(body("", &["a", "b"])),
+        })
+        .await;
+        let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+        let scope = Scope { resource: Thing::RESOURCE, namespace: None, form };
+        let reflector = Reflector::new(clients, scope, store.clone(), Arc::new(Semaphore::new(1)));
+        tasks.spawn(reflector.paged(true).run());
+        within(60, "the kind is listed", store.progress().synced()).await;
+        assert_eq!(names(&store), ["a", "b"], "{form:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
