@@ -153,14 +153,13 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated. Each set of
-/// targets is sent once, unless that fails; other targets do not wait for the retry.
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, and each set of
+/// targets is sent once.
 fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
-    let is_sent = state.last_targets.as_ref().map(|last_targets| *last_targets == wanted.targets);
     match state.remaining_pause(Some(&wanted.spec), now) {
-        Some(wait) if is_sent != Some(false) || state.is_throttled() => Action::Wait(wait),
-        None if is_sent == Some(true) && state.failures == 0 => Action::Wait(None),
-        _ => Action::Follow(wanted),
+        Some(wait) => Action::Wait(wait),
+        None if state.last_targets.as_ref() == Some(&wanted.targets) => Action::Wait(None),
+        None => Action::Follow(wanted),
     }
 }
 

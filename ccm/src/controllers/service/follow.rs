@@ -65,6 +65,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Outcome::Done
             }
             Err(error) => {
+                state.last_targets = None;
                 let message =
                     format!("Error updating targets while the Service is invalid: {}", retry::message(&error));
                 let event = ("UpdateLoadBalancerFailed", message);

@@ -39,8 +39,8 @@ pub struct LoadBalancerState {
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
-    /// The targets of the last call; unset after some failed calls. Later targets are sent even while the retry of a
-    /// failed call waits.
+    /// The targets of the last call; unset if that call failed. Later targets are sent even while the retry of a failed
+    /// `ensure` waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,

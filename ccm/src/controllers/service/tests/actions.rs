@@ -94,17 +94,6 @@ fn invalid(situation: &mut Situation) {
     };
 }
 
-/// The targets of an invalid Service could not be updated to another node after a restart.
-fn failed_to_follow(situation: &mut Situation) {
-    invalid(situation);
-    situation.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
-    pause(situation, Some(7), false);
-    let spec = Arc::new(decide::spec(&situation.service, CLUSTER, &[]).expect("a Service that can work"));
-    situation.state.pause.as_mut().expect("a pause").request = Some(spec);
-    situation.state.failures = 1;
-    situation.state.last_targets = Some(targets(&["node-9"]));
-}
-
 /// Returns the name of an action, with the values that the decision sets.
 fn name(action: &Action<'_>) -> String {
     match action {
@@ -203,35 +192,6 @@ fn next_action_follows_from_request_and_state() {
                 s.state.pause.as_mut().expect("a pause").request = Some(spec);
             },
             "wait Some(7s)",
-        ),
-        ("invalid after a restart, after a failed call, other nodes", after_restart, failed_to_follow, "follow 1"),
-        (
-            "invalid after a restart, after a failed call, the same nodes",
-            after_restart,
-            |s| {
-                failed_to_follow(s);
-                s.state.last_targets = Some(targets(&["node-0"]));
-            },
-            "wait Some(7s)",
-        ),
-        (
-            "invalid after a restart, after a throttled call, other nodes",
-            after_restart,
-            |s| {
-                failed_to_follow(s);
-                s.state.pause.as_mut().expect("a pause").throttled = true;
-            },
-            "wait Some(7s)",
-        ),
-        (
-            "invalid after a restart, retry due",
-            after_restart,
-            |s| {
-                failed_to_follow(s);
-                s.state.last_targets = Some(targets(&["node-0"]));
-                s.now += Duration::from_secs(7);
-            },
-            "follow 1",
         ),
         (
             "invalid after a restart, the same nodes",
