@@ -64,16 +64,10 @@ impl Balancers {
         let others = following.others.clone();
         self.following.lock().unwrap_or_else(PoisonError::into_inner).insert(work.id.clone(), following);
         if !access.refused.is_empty() {
-            // No `ensure` tries again: the retry of this call does.
+            // No `ensure` tries again: the next change of targets does. An error would delay these changes.
             state.openings = Openings::default();
         }
-        retry_pending(&access.pending)?;
-        // The caller first has to add the other Services, so that their targets follow, too.
-        let is_complete = others.iter().all(|other| spec.others.contains_key(other));
-        match access.refused.into_iter().next().filter(|_| is_complete) {
-            Some(refusal) => Err(CloudError::new(ErrorKind::Denied, "AuthorizeSecurityGroupIngress", refusal)),
-            None => Ok(others),
-        }
+        retry_pending(&access.pending).map(|()| others)
     }
 
     /// Reads the target groups of an invalid Service.
