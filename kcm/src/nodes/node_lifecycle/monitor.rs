@@ -359,13 +359,13 @@ impl Monitor {
     /// Reads the whole Lease, because a newer version proves no renewal: if that sufficed, a node that changes its
     /// Lease all the time would stop the decisions about all nodes.
     async fn check_lease(&self, node: &Node, health: &Health) -> LeaseCheck {
-        let read = async {
-            let response = self.writer.get(&Lease::RESOURCE, &lease_key(node)).await?;
-            Ok::<Lease, WriteError>(response.decode(self.leases.decoding())?)
-        };
-        match read.await {
+        let key = lease_key(node);
+        let response = self.writer.get(&Lease::RESOURCE, &key).await;
+        let lease = response.and_then(|response| Ok(response.decode::<Lease>(self.leases.decoding())?));
+        let cached = self.leases.get(&key).map_or(0, |lease| lease.meta.version);
+        match lease {
             // A renewal that the cache contains concerns only this node.
-            Ok(lease) if health.is_renewed_by(&lease) && lease.meta.version > self.lease_version(node) => {
+            Ok(lease) if health.is_renewed_by(&lease) && lease.meta.version > cached => {
                 LeaseCheck::Renewed(lease.meta.version)
             }
             Ok(_) => LeaseCheck::NotRenewed,
@@ -375,10 +375,6 @@ impl Monitor {
                 LeaseCheck::Unclear
             }
         }
-    }
-
-    fn lease_version(&self, node: &Node) -> u64 {
-        self.leases.get(&lease_key(node)).map_or(0, |lease| lease.meta.version)
     }
 
     /// Sets the conditions of unresponsive nodes to Unknown. Returns true for each node that is marked now, and false
