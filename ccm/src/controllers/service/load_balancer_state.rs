@@ -55,7 +55,7 @@ pub struct LoadBalancerState {
     /// Consecutive failed calls.
     pub failures: u32,
     /// The pause after a failed call: the same request is not retried before it ends. Another request waits only if the
-    /// cloud throttles. New targets are sent nevertheless (`Action::UpdateWhileWaiting` and `Action::Follow`).
+    /// cloud throttles. New targets are sent nevertheless in the case of `Action::UpdateWhileWaiting`.
     pub pause: Option<Pause>,
     /// The last event about a failed call or write.
     pub last_report: LastReport,
