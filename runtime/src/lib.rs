@@ -10,6 +10,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod backoff;
 pub mod children;
 pub mod client;
 pub mod consistency;

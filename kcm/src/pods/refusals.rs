@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use kinds::meta::{Meta, ObjectKey, Uid};
+use runtime::backoff::doubled;
 use runtime::lock::lock;
 use runtime::write::WriteError;
 use tokio::time::Instant;
@@ -126,8 +127,7 @@ impl Refusals {
         let mut refusals = self.lock();
         let known = refusals.get(key).filter(|refusal| !attempt.has_progressed_since(&refusal.attempt));
         let count = known.map_or(0, |refusal| refusal.count);
-        let doubled = self.first_delay.saturating_mul(1u32.checked_shl(count).unwrap_or(u32::MAX));
-        let delay = doubled.min(self.max_delay);
+        let delay = doubled(self.first_delay, count, self.max_delay);
         let refusal = Refusal { attempt, count: count.saturating_add(1), until: Instant::now() + delay, message };
         refusals.insert(key.clone(), refusal);
     }

@@ -26,6 +26,7 @@ use kinds::meta::{ObjectKey, Uid};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use crate::backoff::doubled;
 use crate::lock::{lock, try_lock};
 use crate::stealing::share_woken_task;
 use crate::wake::Wake;
@@ -234,9 +235,9 @@ impl<K: QueueKey> Queue<K> {
         let delay = {
             let mut state = self.lock();
             let item = state.items.entry(key.clone()).or_default();
-            let doubled = self.options.base_delay.saturating_mul(1u32.checked_shl(item.failures).unwrap_or(u32::MAX));
+            let delay = doubled(self.options.base_delay, item.failures, self.options.max_delay);
             item.failures = item.failures.saturating_add(1);
-            doubled.min(self.options.max_delay)
+            delay
         };
         self.add_after(key, delay.max(min_delay));
     }

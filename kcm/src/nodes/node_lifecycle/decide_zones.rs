@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use kinds::Str;
+use runtime::backoff::doubled;
 use tokio::time::Instant;
 
 /// Disruption state of a zone.
@@ -141,7 +142,7 @@ impl Backoff {
     /// Records a failed write. `requested` is the minimum delay that the API server requests.
     pub fn extend(&mut self, requested: Duration, now: Instant) {
         let (first, max) = RETRY_DELAYS;
-        let delay = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(max);
+        let delay = doubled(first, self.failures, max);
         self.failures = self.failures.saturating_add(1);
         self.ends = Some(now + delay.max(requested));
     }

@@ -57,7 +57,7 @@ pub const CRATES: &[Layers] = &[
         folder: "runtime/src",
         order: &[
             // No IO.
-            &["fair", "lock", "stale", "stall", "stealing", "wake"],
+            &["backoff", "fair", "lock", "stale", "stall", "stealing", "wake"],
             &["metrics"],
             &["debounce", "fence", "page", "queue", "slow_start", "store", "tasks", "text"],
             &["children", "client", "journal"],
