@@ -1,6 +1,6 @@
 //! Metrics of TokenReviews and SubjectAccessReviews, under upstream's names.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use crate::metrics::{Counts, Histograms, Metrics};
 
@@ -51,19 +51,24 @@ impl Drop for PendingReview<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    #[test]
-    fn reviews_are_counted_under_upstreams_names() {
+    #[tokio::test(start_paused = true)]
+    async fn reviews_are_counted_under_upstreams_names() {
         let metrics = Metrics::default();
         let reviews = ReviewMetrics::new(&metrics, "authn");
-        reviews.begin().code = Some(201);
-        drop(reviews.begin());
+        for (code, millis) in [(Some(201), 600), (None, 1000)] {
+            let mut pending = reviews.begin();
+            pending.code = code;
+            tokio::time::advance(Duration::from_millis(millis)).await;
+        }
         let text = metrics.text();
         for line in [
             "# TYPE apiserver_delegated_authn_request_total counter",
             "apiserver_delegated_authn_request_total{code=\"<error>\"} 1",
-            "apiserver_delegated_authn_request_duration_seconds_bucket{le=\"0.25\",code=\"201\"} 1",
+            "apiserver_delegated_authn_request_duration_seconds_bucket{le=\"0.7\",code=\"201\"} 1",
         ] {
             assert!(text.lines().any(|own| own == line), "{line} is not in\n{text}");
         }
