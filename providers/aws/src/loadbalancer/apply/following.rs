@@ -199,7 +199,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Access, CloudError> {
         let Work { session, settings, .. } = *work;
-        if !settings.node_rules || settings.listeners.is_empty() || firewall.without_groups.is_empty() {
+        if !settings.opens_targets() || firewall.without_groups.is_empty() {
             return Ok(Access::default());
         }
         let (listing, TargetSecurityGroups { groups: nodes, pending, .. }, ports) = self.find_opening(work).await?;

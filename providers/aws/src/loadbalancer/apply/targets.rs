@@ -263,7 +263,7 @@ impl Balancers {
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         let settings = work.settings;
         match &state.range_rule_name {
-            Some(name) if settings.node_rules && !settings.listeners.is_empty() => {
+            Some(name) if settings.opens_targets() => {
                 let (_, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;
                 let needs_stack = !state.openings.covers(from_ref(name), &groups, &ports);
                 Ok(Access { needs_stack, pending, ..Access::default() })
@@ -279,8 +279,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Access, CloudError> {
         let Work { session, settings, .. } = *work;
-        // Users open nodes to their own load balancers themselves.
-        if !settings.node_rules || settings.listeners.is_empty() {
+        if !settings.opens_targets() {
             return Ok(Access::default());
         }
         let (listing, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;

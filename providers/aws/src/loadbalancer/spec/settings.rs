@@ -199,6 +199,11 @@ impl Settings {
         self.target_type == TargetType::Instance
     }
 
+    /// Returns true if this process opens the security groups of targets. Users open them to their own load balancers.
+    pub(crate) fn opens_targets(&self) -> bool {
+        self.node_rules && !self.listeners.is_empty()
+    }
+
     /// Returns true if certificates have to be found by host names.
     pub(crate) fn needs_certificates(&self) -> bool {
         !self.domains.is_empty() && self.listeners.iter().any(|listener| listener.protocol == Protocol::Tls)
