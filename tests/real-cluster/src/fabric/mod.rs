@@ -73,10 +73,10 @@ async fn synchronize(server: SocketAddr, router: &Path, log: &Path, table: &mut 
     let desired = decide::routes(&cloud, |check| healthy.contains(&check));
     let commands = decide::changes(table, &desired);
     if !commands.is_empty() {
-        record(log, &commands, checks.difference(&healthy)).context("write the log of the routes")?;
-        let router = router.to_owned();
-        spawn_blocking(move || network::ip_in(&router, &commands)).await??;
+        let (router, applied) = (router.to_owned(), commands.clone());
+        spawn_blocking(move || network::ip_in(&router, &applied)).await??;
         *table = desired;
+        record(log, &commands, checks.difference(&healthy)).context("write the log of the routes")?;
     }
     Ok(())
 }
