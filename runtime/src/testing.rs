@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::wire::Put as _;
-use kinds::{Decode, Interner, Kind, Meta, Sections, Time, Uid};
+use kinds::{Decode, Interner, Kind, Meta, Resource, Sections, Time, Uid, envelope};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::client::rate::TokenBucket;
@@ -71,14 +71,24 @@ pub fn meta(namespace: &str, name: &str, version: u64) -> Meta {
 /// # Panics
 /// When records of this kind need more than metadata.
 pub fn object<K: Kind>(name: &str, sections: Sections) -> K {
+    K::decode(&Decode { interner: Arc::default(), sections }, &encoded("ns", name, 1)).expect("well-formed")
+}
+
+/// Returns the body of a response with an object that has only metadata; its uid is its name.
+pub fn response(resource: &Resource, namespace: &str, name: &str, version: u64) -> Vec<u8> {
+    envelope::wrap(resource, &encoded(namespace, name, version))
+}
+
+/// Returns an encoded object with only metadata; its uid is its name.
+fn encoded(namespace: &str, name: &str, version: u64) -> Vec<u8> {
     let mut object = Vec::new();
     object.put_message(1, |meta| {
         meta.put_str(object_meta::NAME, name);
-        meta.put_str(object_meta::NAMESPACE, "ns");
+        meta.put_str(object_meta::NAMESPACE, namespace);
         meta.put_str(object_meta::UID, name);
-        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
     });
-    K::decode(&Decode { interner: Arc::default(), sections }, &object).expect("well-formed")
+    object
 }
 
 /// Changes a record of a store as its watch would.

@@ -182,32 +182,20 @@ impl Allocator {
 mod tests {
     use std::collections::VecDeque;
 
-    use kinds::schema::{node as n, node_spec, object_meta};
+    use kinds::envelope;
     use kinds::wire::Put as _;
-    use kinds::{Decode, Sections, envelope};
     use runtime::queue::QueueOptions;
     use runtime::testing::{NoEvents, deliver, filled_store, writer};
 
-    use super::super::config::{Config, Share};
+    use super::super::tests::{config, context, encoded_node};
     use super::*;
 
-    fn decoding() -> Decode {
-        Decode { interner: Arc::default(), sections: Sections::default() }
-    }
-
     fn encoded(name: &str, version: u64, ranges: &[&str]) -> Vec<u8> {
-        let mut object = Vec::new();
-        object.put_message(n::METADATA, |meta| {
-            meta.put_str(object_meta::NAME, name);
-            meta.put_str(object_meta::UID, name);
-            meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
-        });
-        object.put_message(n::SPEC, |spec| ranges.iter().for_each(|range| spec.put_str(node_spec::POD_CIDRS, range)));
-        object
+        encoded_node((name, name, version), ranges)
     }
 
     fn node(name: &str, version: u64) -> Node {
-        Node::decode(&decoding(), &encoded(name, version, &[])).expect("well-formed")
+        Node::decode(&context(), &encoded(name, version, &[])).expect("well-formed")
     }
 
     /// The controller with one range, and two nodes without ranges in its cache. `listed` are the nodes of the first
@@ -224,11 +212,9 @@ mod tests {
             listed.iter().for_each(|node| list.put_bytes(2, node));
             (200, envelope::wrap_as("v1", "NodeList", &list))
         });
-        let share = Share { range: "10.0.0.0/24".parse().expect("a range"), prefix: 24 };
-        let config = Config { shares: vec![share], services: Vec::new(), ignored_services: Vec::new() };
         Allocator {
-            nodes: Arc::new(filled_store(decoding(), vec![], [node("a", 1), node("b", 1)])),
-            pool: Arc::new(Mutex::new(Pool::new(&config))),
+            nodes: Arc::new(filled_store(context(), vec![], [node("a", 1), node("b", 1)])),
+            pool: Arc::new(Mutex::new(Pool::new(&config(&[("10.0.0.0/24", 24)], &[])))),
             writer: writer.await,
             recorder: Recorder::new("test", Arc::new(NoEvents)).0,
             queue: Queue::new(QueueOptions::named("test")),

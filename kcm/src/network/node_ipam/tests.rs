@@ -22,7 +22,7 @@ fn share(range: &str, prefix: u8) -> Share {
     Share { range: net(range), prefix }
 }
 
-fn config(shares: &[(&str, u8)], services: &[&str]) -> Config {
+pub(super) fn config(shares: &[(&str, u8)], services: &[&str]) -> Config {
     Config {
         shares: shares.iter().map(|(range, prefix)| share(range, *prefix)).collect(),
         services: services.iter().map(|service| net(service)).collect(),
@@ -30,16 +30,24 @@ fn config(shares: &[(&str, u8)], services: &[&str]) -> Config {
     }
 }
 
-fn node(name: &str, uid: &str, ranges: &[&str]) -> Node {
+pub(super) fn context() -> Decode {
+    Decode { interner: Arc::default(), sections: Sections::default() }
+}
+
+/// Returns an encoded node.
+pub(super) fn encoded_node((name, uid, version): (&str, &str, u64), ranges: &[&str]) -> Vec<u8> {
     let mut object = Vec::new();
     object.put_message(n::METADATA, |meta| {
         meta.put_str(object_meta::NAME, name);
         meta.put_str(object_meta::UID, uid);
-        meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        meta.put_str(object_meta::RESOURCE_VERSION, &version.to_string());
     });
     object.put_message(n::SPEC, |spec| ranges.iter().for_each(|range| spec.put_str(node_spec::POD_CIDRS, range)));
-    let context = Decode { interner: Arc::default(), sections: Sections::default() };
-    Node::decode(&context, &object).expect("well-formed")
+    object
+}
+
+fn node(name: &str, uid: &str, ranges: &[&str]) -> Node {
+    Node::decode(&context(), &encoded_node((name, uid, 1), ranges)).expect("well-formed")
 }
 
 fn allocate(pool: &mut Pool, name: &str) -> Result<Vec<String>, PoolError> {

@@ -232,31 +232,15 @@ impl Evictions {
 mod tests {
     use std::collections::VecDeque;
 
-    use kinds::schema::{node as n, node_spec, object_meta, taint};
-    use kinds::wire::Put as _;
-    use kinds::{Decode, envelope};
+    use kinds::envelope;
     use runtime::testing::{NoEvents, deliver_deletion, filled_store, object, writer};
 
+    use super::super::tests::{context, encoded_node};
     use super::*;
     use crate::pods::indexes::by_node;
 
-    fn decoding() -> Decode {
-        Decode { interner: Arc::default(), sections: Pod::TOLERATIONS }
-    }
-
     fn tainted_node() -> Vec<u8> {
-        let mut node = Vec::new();
-        node.put_message(n::METADATA, |meta| {
-            meta.put_str(object_meta::NAME, "a");
-            meta.put_str(object_meta::RESOURCE_VERSION, "1");
-        });
-        node.put_message(n::SPEC, |spec| {
-            spec.put_message(node_spec::TAINTS, |message| {
-                message.put_str(taint::KEY, "k");
-                message.put_str(taint::EFFECT, "NoExecute");
-            });
-        });
-        node
+        encoded_node(&[("k", "NoExecute")])
     }
 
     /// The controller, with the pod `ns/p` on a tainted node. The responses to deletions have the statuses `deletions`,
@@ -279,10 +263,10 @@ mod tests {
             (status, envelope::wrap(&Node::RESOURCE, &object))
         });
         let pod = Pod { node: "a".into(), ..object("p", Pod::TOLERATIONS) };
-        let node = Node::decode(&decoding(), &tainted_node()).expect("well-formed");
+        let node = Node::decode(&context(), &tainted_node()).expect("well-formed");
         let evictions = Evictions {
-            nodes: Arc::new(filled_store(decoding(), vec![], [node])),
-            pods: Arc::new(filled_store(decoding(), vec![by_node()], [pod])),
+            nodes: Arc::new(filled_store(context(), vec![], [node])),
+            pods: Arc::new(filled_store(context(), vec![by_node()], [pod])),
             writer: writer.await,
             recorder: Recorder::new("test", Arc::new(NoEvents)).0,
             clock: Arc::new(|| jiff::Timestamp::UNIX_EPOCH),

@@ -22,11 +22,12 @@ type Taints<'a> = &'a [(&'a str, &'a str)];
 /// Key and seconds of a toleration; an empty key tolerates everything.
 type Tolerations<'a> = &'a [(&'a str, Option<i64>)];
 
-fn context() -> Decode {
+pub(super) fn context() -> Decode {
     Decode { interner: Arc::default(), sections: Pod::TOLERATIONS }
 }
 
-fn node(taints: Taints<'_>) -> Arc<Node> {
+/// Returns the encoded node `a`.
+pub(super) fn encoded_node(taints: Taints<'_>) -> Vec<u8> {
     let mut object = Vec::new();
     object.put_message(n::METADATA, |meta| {
         meta.put_str(object_meta::NAME, "a");
@@ -40,7 +41,11 @@ fn node(taints: Taints<'_>) -> Arc<Node> {
             });
         }
     });
-    Arc::new(Node::decode(&context(), &object).expect("well-formed"))
+    object
+}
+
+fn node(taints: Taints<'_>) -> Arc<Node> {
+    Arc::new(Node::decode(&context(), &encoded_node(taints)).expect("well-formed"))
 }
 
 fn on(node: &str, tolerations: Tolerations<'_>) -> Arc<Pod> {

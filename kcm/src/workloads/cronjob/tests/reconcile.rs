@@ -10,15 +10,13 @@ use jiff::Timestamp;
 use kinds::condition::Condition;
 use kinds::cronjob::{ActiveJob, Concurrency, CronJobStatus};
 use kinds::meta::ObjectKey;
-use kinds::schema::{cron_job as f, object_meta};
-use kinds::wire::Put as _;
 use kinds::{CronJob, Decode, Interner, Job, Kind, Sections, Time, Uid, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store, by_controller};
-use runtime::testing::{KeptEvents, clients, deliver, filled_store, object, writer, writer_of};
+use runtime::testing::{KeptEvents, clients, deliver, filled_store, object, response, writer, writer_of};
 use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::sync::CronJobs;
@@ -83,18 +81,6 @@ struct Bench {
     sender: BoxFuture<'static, ()>,
 }
 
-/// Returns an object of the API server, whose uid is its name.
-fn response(kind: &kinds::Resource, name: &str) -> (u16, Vec<u8>) {
-    let mut object = Vec::new();
-    object.put_message(f::METADATA, |meta| {
-        meta.put_str(object_meta::NAME, name);
-        meta.put_str(object_meta::NAMESPACE, "ns");
-        meta.put_str(object_meta::UID, name);
-        meta.put_str(object_meta::RESOURCE_VERSION, "2");
-    });
-    (200, envelope::wrap(kind, &object))
-}
-
 impl Bench {
     async fn new(cron_job: CronJob, jobs: Vec<Job>) -> Self {
         let requests = Arc::<Mutex<Vec<String>>>::default();
@@ -109,7 +95,7 @@ impl Bench {
                 *lock(&status) = Some(CronJob::decode(&context(), object).expect("a CronJob").status);
             }
             let kind = if path.starts_with("jobs") { Job::RESOURCE } else { CronJob::RESOURCE };
-            response(&kind, path.split('/').nth(1).unwrap_or(RUN))
+            (200, response(&kind, "ns", path.split('/').nth(1).unwrap_or(RUN), 2))
         });
         let events = Arc::<KeptEvents>::default();
         let (recorder, sender) = Recorder::new("cronjob-controller", events.clone());

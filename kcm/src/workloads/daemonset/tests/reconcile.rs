@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 
 use kinds::controller_revision::Fingerprint;
-use kinds::envelope;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use kinds::{ControllerRevision, Str};
@@ -11,7 +10,7 @@ use runtime::events::Recorder;
 use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, response, writer};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 
 use super::*;
@@ -25,18 +24,6 @@ const REVISION_NAME: &str = "agent-new";
 
 fn decode() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
-}
-
-/// Metadata of an object, as every response of the simulated server contains it.
-fn response() -> Vec<u8> {
-    let mut object = Vec::new();
-    object.put_message(1, |meta| {
-        meta.put_str(object_meta::NAME, "agent");
-        meta.put_str(object_meta::NAMESPACE, "ns");
-        meta.put_str(object_meta::UID, "agent");
-        meta.put_str(object_meta::RESOURCE_VERSION, "8");
-    });
-    envelope::wrap(&DaemonSet::RESOURCE, &object)
 }
 
 /// A DaemonSet that was created in this leadership term.
@@ -81,7 +68,7 @@ impl Bench {
         let writer = writer(move |method, path| {
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
             sent.lock().expect("the requests").push((method.to_string(), name));
-            (if method.as_str() == refused { 500 } else { 200 }, response())
+            (if method.as_str() == refused { 500 } else { 200 }, response(&DaemonSet::RESOURCE, "ns", "agent", 8))
         })
         .await;
         let memory = Memory::default();

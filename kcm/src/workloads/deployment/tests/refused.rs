@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use http::Method;
 use kinds::meta::ObjectKey;
-use kinds::schema::{object_meta, replica_set};
-use kinds::wire::Put;
-use kinds::{Kind, ReplicaSet, envelope};
+use kinds::{Kind, ReplicaSet};
 use runtime::events::Recorder;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{by_controller, by_namespace};
 use runtime::tasks::Tasks;
-use runtime::testing::{NoEvents, deliver, filled_store, writer};
+use runtime::testing::{NoEvents, deliver, filled_store, response, writer};
 use runtime::worker::{WorkOptions, work};
 use tokio::sync::Notify;
 
@@ -25,14 +23,7 @@ const FORBIDDEN: &[u8] = br#"{"kind": "Status", "code": 403, "reason": "Forbidde
 
 /// Returns an object of the version that the caches have.
 fn written() -> Vec<u8> {
-    let mut object = Vec::new();
-    object.put_message(replica_set::METADATA, |meta| {
-        meta.put_str(object_meta::NAMESPACE, "shop");
-        meta.put_str(object_meta::NAME, "web-1");
-        meta.put_str(object_meta::UID, "web-1");
-        meta.put_str(object_meta::RESOURCE_VERSION, "1");
-    });
-    envelope::wrap(&ReplicaSet::RESOURCE, &object)
+    response(&ReplicaSet::RESOURCE, "shop", "web-1", 1)
 }
 
 /// No watched object changes when the API server would accept the ReplicaSet again.

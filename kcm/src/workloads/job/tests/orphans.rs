@@ -6,31 +6,17 @@ use std::sync::{Arc, Mutex};
 use http::Method;
 use kinds::meta::ObjectKey;
 use kinds::pod::Phase;
-use kinds::schema::object_meta;
-use kinds::wire::Put as _;
-use kinds::{Job, Kind, Time, envelope};
+use kinds::{Job, Kind, Time};
 use runtime::lock::lock;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::by_controller;
-use runtime::testing::{filled_store, writer};
+use runtime::testing::{filled_store, response, writer};
 use runtime::worker::{Outcome, Reconcile as _};
 
 use super::builders::{NOW, a_pod, context};
 use crate::workloads::job::orphans::{OrphanKey, Orphans, RECHECK_DELAY};
 
 const NOT_FOUND: &[u8] = br#"{"kind": "Status", "code": 404, "reason": "NotFound"}"#;
-
-/// Returns the Job of the pods.
-fn pi() -> Vec<u8> {
-    let mut object = Vec::new();
-    object.put_message(1, |meta| {
-        meta.put_str(object_meta::NAME, "pi");
-        meta.put_str(object_meta::NAMESPACE, "default");
-        meta.put_str(object_meta::UID, "pi");
-        meta.put_str(object_meta::RESOURCE_VERSION, "9");
-    });
-    envelope::wrap(&Job::RESOURCE, &object)
-}
 
 /// The Job is created and deleted between two lists of a failed watch.
 #[tokio::test(start_paused = true)]
@@ -43,7 +29,7 @@ async fn pod_is_released_although_its_job_is_deleted_before_the_cache_contains_i
         let name = path.rsplit('/').next().unwrap_or_default();
         lock(&sent).push(format!("{method} {name}"));
         let is_missing = method == Method::GET && without_job.load(Ordering::Relaxed);
-        if is_missing { (404, NOT_FOUND.to_vec()) } else { (200, pi()) }
+        if is_missing { (404, NOT_FOUND.to_vec()) } else { (200, response(&Job::RESOURCE, "default", "pi", 9)) }
     })
     .await;
     let mut pod = a_pod("p", Phase::Failed, None);

@@ -19,7 +19,7 @@ use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller};
-use runtime::testing::{NoEvents, clients, deliver, filled_store, writer_of};
+use runtime::testing::{NoEvents, clients, deliver, filled_store, response, writer_of};
 use runtime::worker::Reconcile as _;
 
 use super::builders::{NOW, a_job, a_pod, context, with};
@@ -61,19 +61,9 @@ fn pod(name: &str, phase: Phase) -> Pod {
     pod
 }
 
-/// Writes the metadata of a pod or Job; its uid is its name.
-fn put_meta(meta: &mut Vec<u8>, name: &str) {
-    meta.put_str(object_meta::NAME, name);
-    meta.put_str(object_meta::NAMESPACE, "default");
-    meta.put_str(object_meta::UID, name);
-    meta.put_str(object_meta::RESOURCE_VERSION, &VERSION.to_string());
-}
-
 /// Returns the object that a path names.
-fn response(path: &str) -> Vec<u8> {
-    let mut object = Vec::new();
-    object.put_message(1, |meta| put_meta(meta, path.split('/').nth(1).unwrap_or("new")));
-    envelope::wrap(&Pod::RESOURCE, &object)
+fn named_object(path: &str) -> Vec<u8> {
+    response(&Pod::RESOURCE, "default", path.split('/').nth(1).unwrap_or("new"), VERSION)
 }
 
 /// Returns a list with one pod of the Job.
@@ -82,7 +72,10 @@ fn list_response() -> Vec<u8> {
     list.put_message(1, |meta| meta.put_str(list_meta::RESOURCE_VERSION, &VERSION.to_string()));
     list.put_message(2, |object| {
         object.put_message(1, |meta| {
-            put_meta(meta, "late");
+            meta.put_str(object_meta::NAME, "late");
+            meta.put_str(object_meta::NAMESPACE, "default");
+            meta.put_str(object_meta::UID, "late");
+            meta.put_str(object_meta::RESOURCE_VERSION, &VERSION.to_string());
             job(0).controller_ref().put(meta, object_meta::OWNER_REFERENCES);
         });
     });
@@ -115,7 +108,7 @@ impl Bench {
                 lock(&statuses).push(job.status);
             }
             let is_list = method == Method::GET && (path == "pods" || path.ends_with("/jobs"));
-            (200, if is_list { list_response() } else { response(path) })
+            (200, if is_list { list_response() } else { named_object(path) })
         });
         let jobs = Arc::new(filled_store(context(), vec![], []));
         deliver(&jobs, job);

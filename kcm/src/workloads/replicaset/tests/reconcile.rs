@@ -2,14 +2,13 @@
 
 use std::sync::Mutex;
 
-use kinds::envelope;
 use kinds::meta::ObjectKey;
 use kinds::selector::Selector;
 use runtime::events::Recorder;
 use runtime::handover::Handover;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Store, by_controller, by_namespace};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, writer};
+use runtime::testing::{NoEvents, deliver, deliver_deletion, filled_store, response, writer};
 use runtime::worker::{Outcome, Reconcile as _, ReconcileError};
 
 use super::*;
@@ -20,18 +19,6 @@ use crate::workloads::replicaset::sync::PodSets;
 
 fn decode() -> Decode {
     Decode { interner: Arc::default(), sections: Sections::default() }
-}
-
-/// Metadata of an object `web` with its UID, as every response of the simulated server contains it.
-fn response() -> Vec<u8> {
-    let mut object = Vec::new();
-    object.put_message(1, |meta| {
-        meta.put_str(object_meta::NAME, "web");
-        meta.put_str(object_meta::NAMESPACE, "ns");
-        meta.put_str(object_meta::UID, "web");
-        meta.put_str(object_meta::RESOURCE_VERSION, "2");
-    });
-    envelope::wrap(&ReplicaSet::RESOURCE, &object)
 }
 
 /// A pod that matches the set's selector and has no controller.
@@ -78,7 +65,7 @@ impl Bench {
         let writer = writer(move |method, path| {
             let mut sent = sent.lock().expect("the requests");
             sent.push((method.to_string(), path.rsplit('/').next().unwrap_or_default().to_owned()));
-            (respond(method.as_str(), &shown, &sent).unwrap_or(200), response())
+            (respond(method.as_str(), &shown, &sent).unwrap_or(200), response(&ReplicaSet::RESOURCE, "ns", "web", 2))
         })
         .await;
         let reconciler = PodSets {
