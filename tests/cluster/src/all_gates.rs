@@ -71,7 +71,7 @@ fn names_gates(flags: &[String]) -> bool {
 /// Starts a control plane, with all gates on if [`VARIABLE`] is set. The flags of a test override the gates.
 ///
 /// # Errors
-/// When it does not start.
+/// When it does not start, or the managers' permissions for LeaseCandidates cannot be created.
 pub async fn control_plane(mut options: Options) -> Result<ControlPlane> {
     options.extra_apiserver_flags.splice(0..0, of_api_server());
     options.extra_scheduler_flags.splice(0..0, of_scheduler());

@@ -47,7 +47,7 @@ pub fn inline_pair(kubeconfig: &Path) -> Result<Pair> {
 }
 
 /// Returns a client certificate of a member of `system:masters`, signed by an authority with the common name
-/// `authority` and this key.
+/// `authority` and this key. `change` adjusts the certificate before it is signed.
 pub fn sign(
     (authority, key): (&str, KeyPair),
     common_name: &str,

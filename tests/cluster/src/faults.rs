@@ -1,6 +1,7 @@
 //! A fault layer between a manager and the API server: it records, delays, refuses and loses requests by script.
 //!
-//! A script is a list of [`Rule`]s; the first that matches a request decides. Without rules it only records.
+//! A script is a list of [`Rule`]s. The first rule that matches a request, and is neither used up nor skipping this
+//! match, decides. Without rules, the layer only records requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -63,7 +64,7 @@ impl Rule {
         Self::new(move |call| call.verb == verb && call.resource == resource, effect)
     }
 
-    /// Applies to the `n`-th match and all later ones, counted from one.
+    /// Applies from the `n`-th match on, counted from one, for the number of matches that [`Rule::times`] sets.
     pub fn nth(mut self, n: usize) -> Self {
         self.skip = n - 1;
         self
@@ -97,7 +98,7 @@ struct Shared {
     state: Mutex<State>,
     /// Resources whose watches deliver nothing.
     frozen: watch::Sender<BTreeSet<String>>,
-    /// While this is set, nothing is delivered in either direction.
+    /// While this is set, requests for resources, their responses and watch events are held back.
     paused: watch::Sender<bool>,
     /// True once held requests may be sent.
     released: watch::Sender<bool>,
@@ -105,7 +106,7 @@ struct Shared {
     crashing: watch::Sender<bool>,
     /// Writes that were sent and have no response.
     writes_under_way: watch::Sender<usize>,
-    /// Maximum number of objects in a page; 0: as requested.
+    /// The page size that replaces the `limit` of requests; 0: as requested.
     page_limit: AtomicUsize,
 }
 
@@ -146,7 +147,7 @@ impl Faults {
         self.limit_pages(0);
     }
 
-    /// Limits the pages of lists to this number of objects; 0: as requested.
+    /// Replaces the page size of requests that have a `limit`; 0: as requested.
     pub fn limit_pages(&self, size: usize) {
         self.0.page_limit.store(size, Ordering::SeqCst);
     }
@@ -165,7 +166,7 @@ impl Faults {
         });
     }
 
-    /// Holds back all requests, responses and watch events while `paused` is true.
+    /// Holds back requests for resources, their responses and watch events while `paused` is true.
     pub fn pause(&self, paused: bool) {
         self.0.paused.send_replace(paused);
     }
@@ -392,7 +393,8 @@ impl Drop for OpenWatch {
     }
 }
 
-/// Returns the URI of a list with this page size; `None` if the URI does not change.
+/// Returns the URI with its `limit`, if it has one, replaced by this page size. `None` without a query, or if the page
+/// size is 0.
 fn with_page_limit(uri: &Uri, limit: usize) -> Option<Uri> {
     let query = uri.query().filter(|_| limit > 0)?;
     let limited: Vec<String> = query

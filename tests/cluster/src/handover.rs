@@ -64,13 +64,14 @@ impl TaskInSpace {
     }
 }
 
-/// Runs the first half of all tasks concurrently. Also fails if a task with pods has none in its intermediate state.
+/// Runs the first half of all tasks concurrently. Also fails if a task with pods has none in its intermediate state,
+/// or a task without pods has some.
 pub async fn begin(tasks: &[TaskInSpace]) -> Result<()> {
     try_join_all(tasks.iter().map(TaskInSpace::begin)).await.map(drop)
 }
 
-/// Runs the second half of all tasks concurrently. Also fails if an unnecessary pod was created, or a pod of the
-/// intermediate state was replaced.
+/// Runs the second half of all tasks concurrently. Also fails if the number of pods created in both halves is not the
+/// task's: for instance because a pod of the intermediate state was replaced.
 pub async fn end(tasks: &[TaskInSpace]) -> Result<()> {
     try_join_all(tasks.iter().map(TaskInSpace::end)).await.map(drop)
 }

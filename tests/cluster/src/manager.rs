@@ -64,7 +64,8 @@ impl Manager {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
 
-    /// Like [`Manager::start_with`], for the whole cluster, and with all controllers unless `flags` select some.
+    /// Like [`Manager::start_with`], for the whole cluster. Unless `flags` select others, all controllers run except
+    /// the garbage collector and the storage version migrator, which needs it.
     pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
     }

@@ -19,7 +19,7 @@ use crate::wait::eventually;
 /// HTTP status of a watch whose first changes the server no longer has.
 const EXPIRED: u16 = 410;
 
-/// The pause after the end of a watch.
+/// The pause after a watch has ended or could not be started.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pods and ReplicaSets of a namespace as of the last events. Each kind has its own watch, so the pods may be newer
@@ -30,9 +30,9 @@ pub struct View {
     pub pods: BTreeMap<String, Pod>,
     /// ReplicaSets by uid.
     pub sets: BTreeMap<String, ReplicaSet>,
-    /// Uids of all pods that ever existed.
+    /// Uids of all pods that existed when the observer was started or later.
     pub pods_ever: BTreeSet<String>,
-    /// Uids of all ReplicaSets that ever existed.
+    /// Uids of all ReplicaSets that existed when the observer was started or later.
     pub sets_ever: BTreeSet<String>,
     states: usize,
     failure: Option<String>,
@@ -100,7 +100,7 @@ impl Observer {
         lock(&self.view).clone()
     }
 
-    /// Waits until the view has all changes up to now, and returns it.
+    /// Waits until the view has all changes up to now, a check has failed, or states were missed. Returns the view.
     pub async fn current(&self) -> Result<View> {
         eventually("the watches have delivered all changes", || async {
             let pods = self.space.api::<Pod>().list(&ListParams::default()).await?;
@@ -114,7 +114,8 @@ impl Observer {
         .await
     }
 
-    /// Waits until all changes up to now were checked. Fails if a check failed, or if there was no state to check.
+    /// Waits like [`Observer::current`]. Fails if a check has failed, if states were missed, or if there was no state
+    /// to check.
     pub async fn verdict(&self) -> Result<()> {
         let view = self.current().await?;
         match &view.failure {

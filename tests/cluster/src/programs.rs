@@ -99,7 +99,7 @@ impl Process {
     /// Sends SIGTERM.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the process has ended and was waited for.
     pub fn terminate(&self) -> Result<()> {
         let id = self.id.to_string();
         let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &id]).status()?;
@@ -152,7 +152,7 @@ impl Process {
         Ok(line.trim().trim_end_matches("kB").trim().parse()?)
     }
 
-    /// Returns the number of open TCP connections of the process to a port of this machine.
+    /// Returns the number of established TCP connections over IPv4 from the process to a port, on any host.
     ///
     /// # Errors
     /// When it has ended.

@@ -40,7 +40,8 @@ impl<'a> StaticPods<'a> {
         &self.folder
     }
 
-    /// Stops the processes of changed and deleted manifests, starts those of new ones, and waits for their probes.
+    /// Stops the processes of changed and deleted manifests, starts those of changed and new ones, and waits for their
+    /// startup probes.
     ///
     /// # Errors
     /// If a manifest cannot be read, or its process does not end or does not become healthy.

@@ -149,7 +149,7 @@ fn event(event: &Value) -> String {
     format!("{from}: {what}: {}", words.join(" "))
 }
 
-/// Returns lines `name /path = value` for each field of an object.
+/// Returns lines `name /path = value` for each field of an object except [`VARYING_FIELDS`].
 fn fields(object: &Value) -> Vec<String> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut object = object.clone();

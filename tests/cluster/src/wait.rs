@@ -16,14 +16,15 @@ pub const QUIET: Duration = Duration::from_secs(3);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Repeats `check` until it succeeds and returns its result; fails after [`DEADLINE`] with the last error.
+/// Repeats `check` until it succeeds and returns its result; fails with the last error once a check fails after
+/// [`DEADLINE`]. A check that does not end within twice that time is an error, too.
 pub async fn eventually<T, F: Future<Output = Result<T>>>(
     what: impl Display,
     mut check: impl FnMut() -> F,
 ) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        // A check that begins before the deadline may itself take up to `DEADLINE`.
+        // A check that begins before the deadline may end up to `DEADLINE` after it.
         let Ok(checked) = timeout_at(deadline + DEADLINE, check()).await else {
             bail!("timed out within a check while waiting for: {what}");
         };
@@ -37,7 +38,7 @@ pub async fn eventually<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Repeats `check` for `time`; fails when `check` fails.
+/// Repeats `check` for `time`; fails when `check` fails, or takes longer than `time` and [`DEADLINE`] together.
 pub async fn during<F: Future<Output = Result<()>>>(
     time: Duration,
     what: impl Display,

@@ -1,15 +1,15 @@
 //! Requests of managers to the API server, counted from its audit log.
 //!
-//! The log contains the requests of the controller manager's user and of its controllers' service accounts, for kcm and
-//! for upstream's manager.
+//! The log contains the requests of the controller manager's user and of all service accounts in kube-system, among
+//! them those of its controllers, for kcm and for upstream's manager.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Logs only the requests of the managers' identities. A watch is logged when it starts, because it may outlast the
-/// test.
+/// Logs only requests of the users that managers have. A watch is logged when it starts, too, because it may outlast
+/// the test.
 pub(crate) const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -54,7 +54,8 @@ pub fn count(log: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Returns the request of an event, if the event counts: the start of a watch, or the end of any other request.
+/// Returns the request of an event, if the event counts: the start of a watch, the refusal of a watch, or the end of
+/// any other request.
 fn request(event: &Value) -> Option<Request> {
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let verb = text("/verb");

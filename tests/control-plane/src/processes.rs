@@ -2,7 +2,8 @@
 //!
 //! All processes join one process group. A shell outside that group, the reaper, reads from a pipe that only the owner
 //! can write to. When the owner drops the pipe, panics, exits or is killed, the kernel closes it. The reaper then kills
-//! the group and removes the folder. An orderly shutdown uses the same path, so that every test exercises it.
+//! the group and removes the folder, unless it has to be kept. An orderly shutdown uses the same path, so that every
+//! test exercises it.
 
 use std::fs::{self, File};
 use std::io;
@@ -181,7 +182,7 @@ impl Processes {
         }
     }
 
-    /// Returns the last lines of every log, for an error without a single cause.
+    /// Returns the last lines of the log of each process that was not released, for an error without a single cause.
     pub(crate) fn last_lines(&self) -> String {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         running.iter().map(|(name, _)| format!("last lines of {name}:\n{}\n", last_lines(&self.log(name)))).collect()
@@ -215,8 +216,8 @@ impl Drop for Processes {
     }
 }
 
-/// Returns a command that runs a program in a network namespace. `nsenter` replaces itself by the program, so that the
-/// process id is the program's.
+/// Returns a command that runs a program in a network namespace; `None`: the owner's. `nsenter` replaces itself by the
+/// program, so that the process id is the program's.
 fn in_network(namespace: Option<&Path>, program: &Path) -> Command {
     let Some(namespace) = namespace else { return Command::new(program) };
     let mut command = Command::new("nsenter");

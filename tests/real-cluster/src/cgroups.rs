@@ -27,7 +27,7 @@ const REMOVAL_DEADLINE: Duration = Duration::from_secs(20);
 pub enum Layout {
     /// One hierarchy at [`ROOT`].
     V2,
-    /// A hierarchy for each set of controllers.
+    /// A hierarchy for each set of controllers, and named hierarchies without controllers, such as systemd's.
     V1(Vec<Hierarchy>),
 }
 
@@ -122,9 +122,9 @@ const PROGRAMS: &str = "control-plane";
 const PROGRAMS_CONTROLLER: &str = "pids";
 
 impl Layout {
-    /// Makes the branch of a cluster's processes outside nodes. The branch lists the processes even when both their
-    /// owner and its keeper are dead. Returns the file that moves a process into the branch when the process ID is
-    /// written to it.
+    /// Makes the branch of a cluster's processes outside nodes. The branch lists the processes even when both the
+    /// cluster's owner and its keeper (see `keeper`) are dead. Returns the file that moves a process into the branch
+    /// when the process ID is written to it.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -27,7 +27,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Serves commands for a cluster until the future is dropped. `report` gets a line for each.
+/// Serves commands for a cluster until the future is dropped. `report` gets a line for each that succeeds.
 ///
 /// # Errors
 /// When the socket cannot be made.
@@ -43,7 +43,7 @@ pub async fn serve(cluster: &RealCluster, report: impl Fn(&str)) -> Result<()> {
         let (reader, mut writer) = stream.into_split();
         let mut line = String::new();
         let mut reader = tokio::io::BufReader::new(reader.take(MAX_COMMAND_BYTES));
-        // Clients are served one after the other: none may keep the others waiting.
+        // Clients are served one after the other: without a timeout, one that sends nothing would block the others.
         if !matches!(tokio::time::timeout(COMMAND_TIMEOUT, reader.read_line(&mut line)).await, Ok(Ok(_))) {
             continue;
         }
@@ -69,7 +69,7 @@ async fn execute(cluster: &RealCluster, command: &str, report: &impl Fn(&str)) -
 /// Returns the cluster that a command is for: the chosen one, or the only one.
 ///
 /// # Errors
-/// When it does not run, or several run and none is chosen.
+/// When the chosen one does not run; without a choice, when none or several run.
 pub fn find(cluster: Option<u8>) -> Result<u8> {
     choose(cluster, &bed::running())
 }
@@ -77,7 +77,7 @@ pub fn find(cluster: Option<u8>) -> Result<u8> {
 /// Replaces the controller manager of a running cluster.
 ///
 /// # Errors
-/// When no cluster runs, several do and none is chosen, or the cluster refuses.
+/// When [`find`] fails, the program does not exist, or the cluster cannot be reached or refuses.
 pub fn swap(cluster: Option<u8>, program: &Path) -> Result<()> {
     let index = find(cluster)?;
     let program: PathBuf = program.canonicalize().with_context(|| format!("find {}", program.display()))?;

@@ -34,7 +34,8 @@ pub(super) fn missing_instances(nodes: u8) -> Option<String> {
     instances(limit.trim().parse().ok(), used_instances(), nodes)
 }
 
-/// Compares the available memory in the format of `/proc/meminfo`. A text without `MemAvailable` meets the requirement.
+/// Returns a sentence if the available memory, from a text in the format of `/proc/meminfo`, is too small. A text
+/// without `MemAvailable` meets the requirement.
 fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let available: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Trials of everything that nodes do, in namespaces and cgroups that end with the trial.
+//! Trials of kernel features and programs that nodes need, in namespaces and cgroups that end with the trial.
 
 use std::env;
 use std::path::Path;
@@ -104,7 +104,7 @@ fn in_one_line(error: &str) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// Tries to make a cgroup with all controllers and to move a process into it.
+/// Tries to make a cgroup in each hierarchy and to move a process into them.
 fn cgroup() -> Option<String> {
     let attempt = Layout::of_machine().and_then(|layout| cgroups::try_out(&layout));
     let error = attempt.err()?;
