@@ -124,6 +124,7 @@ fn reason_for_missing_hints_is_reported_and_old_hints_are_removed() {
         assert!(decision.allocated.is_empty());
         fixture.apply(&decision.now);
         assert!(counts(&fixture).is_empty(), "{expected}");
+        assert_eq!((fixture.settle(), fixture.counted()), (0, fixture.slices.len()), "{expected}");
     }
 }
 
