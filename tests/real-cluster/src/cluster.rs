@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::iter;
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -300,12 +300,23 @@ impl RealCluster {
         Footprint::record(self.bed.index, self.control_plane.folder(), keeps_folder(), &self.keeper.router())
     }
 
+    /// Fails if this machine does not send packets for a load balancer to the cluster's router, which spreads them over
+    /// healthy nodes.
+    ///
+    /// # Errors
+    /// In that case, or when the route cannot be read.
+    pub fn check_route_to_balancer(&self, balancer: IpAddr) -> Result<()> {
+        crate::network::check_route_to_balancer(self.addresses(), balancer)
+    }
+
     /// Kills a node and all its processes, like a loss of power.
     ///
     /// # Errors
     /// When there is no such node.
     pub fn kill_node(&self, number: u8) -> Result<()> {
-        self.control_plane.kill(&node_name(number))
+        let name = node_name(number);
+        crate::network::disconnect_node(&self.keeper.router(), &name).with_context(|| format!("disconnect {name}"))?;
+        self.control_plane.kill(&name)
     }
 
     /// Starts a node. One that was killed before starts with an empty disk.

@@ -1,13 +1,14 @@
 //! Network devices: the router's bridge, and the cables (veth pairs) from it to nodes and to this machine.
 
+use std::fmt::Display;
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
@@ -25,10 +26,13 @@ const BRIDGE: &str = "br0";
 /// expire.
 const BRIDGE_HARDWARE_ADDRESS: &str = "02:00:00:00:00:01";
 
-/// Kernel settings of the router's network namespace. Those that the kernel does not have are left out.
+/// Kernel settings of the router's network namespace. Those that the kernel does not have are left out. They must be
+/// written before the bridge has an address: from then on, changed defaults do not apply to it.
 const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "0"),
+    // With redirects, this machine would send all packets to a load balancer to one node for five minutes, even if that
+    // node fails.
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
     // Connections to a killed node end soon.
@@ -37,6 +41,15 @@ const ROUTER_SETTINGS: [(&str, &str); 7] = [
     ("ipv4/fib_multipath_hash_policy", "1"),
     // Frames between nodes are not filtered as if they were routed.
     ("bridge/bridge-nf-call-iptables", "0"),
+];
+
+/// Kernel settings of a node's network namespace, written before its device has an address.
+const NODE_SETTINGS: [(&str, &str); 5] = [
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
 ];
 
 /// Returns the file of a process' network namespace.
@@ -49,6 +62,7 @@ pub fn namespace(process: u32) -> PathBuf {
 /// # Errors
 /// When the kernel refuses.
 pub fn set_up_router(addresses: Addresses) -> Result<()> {
+    set(&ROUTER_SETTINGS)?;
     ip(&format!(
         "link set lo up
 link add {BRIDGE} address {BRIDGE_HARDWARE_ADDRESS} type bridge
@@ -56,8 +70,7 @@ address add {}/24 dev {BRIDGE}
 link set {BRIDGE} up
 ",
         addresses.gateway()
-    ))?;
-    set(&ROUTER_SETTINGS)
+    ))
 }
 
 /// Returns a non-blocking socket that listens in another network namespace. No other program and no firewall of this
@@ -97,21 +110,39 @@ route add {} via {}
     ))?;
     let [_, balancers] = addresses.ranges();
     for address in [addresses.gateway(), balancers.first()] {
-        let route = command::run("ip", &["-json", "route", "get", &address.to_string()])?;
-        check_route(&route, &device).with_context(|| format!("send packets to {address}"))?;
+        check_route(&route_to(address)?, &device).with_context(|| format!("send packets to {address}"))?;
     }
     Ok(())
 }
 
+/// Fails if this machine does not send packets for a load balancer to the cluster's router.
+///
+/// # Errors
+/// In that case, or when `ip` fails.
+pub fn check_route_to_balancer(addresses: Addresses, balancer: IpAddr) -> Result<()> {
+    check_gateway(&route_to(balancer)?, addresses.gateway()).with_context(|| format!("send packets to {balancer}"))
+}
+
+fn route_to(address: impl Display) -> Result<Value> {
+    let route = command::run("ip", &["-json", "route", "get", &address.to_string()])?;
+    serde_json::from_str(&route).context("read the output of ip")
+}
+
 /// Fails if a route, in the output of `ip -json route get`, has another device: rules of a VPN can precede all routes
 /// of the main table.
-fn check_route(route: &str, device: &str) -> Result<()> {
-    let routes: Value = serde_json::from_str(route).context("read the output of ip")?;
+fn check_route(routes: &Value, device: &str) -> Result<()> {
     let other = routes[0]["dev"].as_str().filter(|other| *other != device);
     match other {
         Some(other) => bail!("rules of this machine (ip rule) send them to {other}: end the VPN that has set them"),
         None => Ok(()),
     }
+}
+
+/// Fails if a route, in the output of `ip -json route get`, has another gateway: it was redirected.
+fn check_gateway(routes: &Value, gateway: Ipv4Addr) -> Result<()> {
+    let used = routes[0]["gateway"].as_str().unwrap_or_default();
+    ensure!(used == gateway.to_string(), "they are sent to {used:?} instead of the router {gateway}");
+    Ok(())
 }
 
 /// Removes the cable to this machine, from the router's end, if it exists.
@@ -131,11 +162,21 @@ pub fn connect_node(router: &Path, name: &str, process: u32) -> Result<()> {
     )
 }
 
+/// Removes the cable between a cluster's router and a node. Without that, the kernel would forward packets for a killed
+/// node, by the last rules of its kube-proxy, as long as open connections keep its network namespace: a minute or
+/// longer.
+///
+/// # Errors
+/// When there is no cable.
+pub fn disconnect_node(router: &Path, name: &str) -> Result<()> {
+    ip_in(router, &format!("link delete {name}\n"))
+}
+
 /// Sets up the node's end of the cable in this process' network namespace, once the cable exists.
 ///
 /// # Errors
 /// When there is no cable, or the kernel refuses.
-pub fn set_up_node(address: std::net::Ipv4Addr, gateway: std::net::Ipv4Addr) -> Result<()> {
+pub fn set_up_node(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<()> {
     let deadline = Instant::now() + NAMESPACE_DEADLINE;
     while !Path::new("/sys/class/net/eth0").exists() {
         if Instant::now() > deadline {
@@ -143,14 +184,14 @@ pub fn set_up_node(address: std::net::Ipv4Addr, gateway: std::net::Ipv4Addr) -> 
         }
         sleep(Duration::from_millis(20));
     }
+    set(&NODE_SETTINGS)?;
     ip(&format!(
         "link set lo up
 address add {address}/24 dev eth0
 link set eth0 up
 route add default via {gateway}
 "
-    ))?;
-    set(&[("ipv4/ip_forward", "1"), ("ipv4/conf/all/rp_filter", "0"), ("ipv4/conf/default/rp_filter", "0")])
+    ))
 }
 
 /// Waits until a process has a network namespace that is neither this process' nor the router's.
@@ -195,15 +236,25 @@ fn set(settings: &[(&str, &str)]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn route_that_a_rule_sends_to_another_device_is_an_error() {
-        let route = |device: &str| format!(r#"[{{"dst": "172.30.0.1", "dev": "{device}", "table": "52"}}]"#);
+        let route = |device: &str| json!([{ "dst": "172.30.0.1", "dev": device, "table": "52" }]);
         assert!(check_route(&route("kcm0"), "kcm0").is_ok());
         let error = check_route(&route("tailscale0"), "kcm0").unwrap_err().to_string();
         assert!(error.contains("to tailscale0"), "{error}");
-        assert!(check_route("", "kcm0").is_err());
+    }
+
+    #[test]
+    fn redirected_route_is_an_error() {
+        let route = |gateway: &str| json!([{ "dst": "198.18.0.1", "gateway": gateway, "cache": ["redirected"] }]);
+        let router = Ipv4Addr::new(172, 30, 0, 1);
+        assert!(check_gateway(&route("172.30.0.1"), router).is_ok());
+        let error = check_gateway(&route("172.30.0.101"), router).unwrap_err().to_string();
+        assert!(error.contains("172.30.0.101"), "{error}");
     }
 
     #[test]

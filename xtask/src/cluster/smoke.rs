@@ -125,6 +125,7 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     let (requests, failed) = load.count_since(update);
     report(&format!("the Deployment was updated; {failed} of {requests} requests failed"));
     ensure!(requests > 0 && failed == 0, "{failed} of {requests} requests failed during the update");
+    cluster.check_route_to_balancer(server.ip())?;
     web.wait_for_response(DEADLINE).await?;
     swap_manager(&cluster, &program, &web).await.context("swap the manager")?;
     report("the manager was replaced by another copy; a broken rebuild of that copy was refused");
