@@ -128,7 +128,7 @@ fn functions() -> BTreeSet<&'static str> {
     heads.map(|(head, _)| head.rsplit(" . ").next().unwrap_or(head)).collect()
 }
 
-/// Returns true if an expression contains a call of a function or macro, or an operator.
+/// Returns true if an expression calls this function or macro, or contains this operator.
 fn calls(expression: &str, function: &str) -> bool {
     let operator = match function {
         "_[_]" => "[",

@@ -3,7 +3,7 @@
 //! The parser accepts what upstream's parser accepts (gopkg.in/gcfg.v1, `readInto`) and does not interpret the
 //! variables. A library for plain INI files refuses the quoted section names and the variables without a value.
 
-/// A variable in the order of the file.
+/// A variable of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
     /// The name of the section, in the spelling of the file.
@@ -26,7 +26,7 @@ pub(crate) struct SyntaxError {
     message: String,
 }
 
-/// Parses a file. A line that ends in a backslash continues in the next one.
+/// Parses a file, and returns its variables in their order. A line that ends in a backslash continues in the next one.
 pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
     let mut variables = Vec::new();
     let mut section = None;

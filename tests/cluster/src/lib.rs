@@ -2,8 +2,8 @@
 //!
 //! All tests of a binary share one control plane; each has a [`Space`]: a namespace, and managers that are limited to
 //! it. A [`Manager`] runs under kcm's real identities, so that a missing permission fails a test. [`Faults`] intercepts
-//! the requests of a manager: it counts, delays, refuses and drops them. Tests wait for states with [`eventually`], and
-//! never sleep.
+//! the requests of a manager: it counts, delays, refuses and drops them. Tests wait for states with [`eventually`],
+//! not for fixed times, except where the time itself matters.
 //!
 //! With the environment variable [`all_gates::VARIABLE`], API servers and managers have every alpha and beta feature
 //! gate on, except the ones that a test sets itself.

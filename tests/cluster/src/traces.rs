@@ -100,7 +100,8 @@ fn without_pods(text: &str, set: &str) -> String {
     kept
 }
 
-/// Returns generated names with their replacements: a ReplicaSet's hash by its revision, longest names first.
+/// Returns generated names with their replacements, the longest names first. The replacement of a ReplicaSet's hash
+/// contains its revision.
 fn names(lists: &BTreeMap<&str, Vec<Value>>) -> Vec<(String, String)> {
     let mut names = Vec::new();
     for set in lists.get("replicasets").into_iter().flatten() {

@@ -213,7 +213,7 @@ async fn balancers(moto: &Moto, names: &Names, lines: &mut Lines) -> Result<()> 
     Ok(())
 }
 
-/// Returns protocol and port of a target group: its name contains a hash, and differs between managers.
+/// Returns protocol and port of a target group instead of its name, which contains a hash and differs between managers.
 async fn protocol_and_port(moto: &Moto, arn: &str) -> Result<String> {
     let about = [("TargetGroupArns.member.1", arn)];
     let groups = moto.aws.list(Service::Elb, "DescribeTargetGroups", &about, "TargetGroups").await?;

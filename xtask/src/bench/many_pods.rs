@@ -36,7 +36,7 @@ const NODES: u32 = 100;
 const MANAGER: &str = "kube-controller-manager";
 const KUBELET: &str = "kubelet";
 
-/// The namespace and name of the ReplicaSet that waits for its pod.
+/// The namespace of the ReplicaSet that waits for its pod.
 const WAITING: &str = "waiting";
 
 /// Maximum time until the first pod is created.

@@ -46,7 +46,8 @@ pub(super) fn route_node(node: &Node, annotations: &[String]) -> RouteNode {
     }
 }
 
-/// Returns true if a change of a node can change routes. Upstream: route controller, handleNodeUpdate.
+/// Returns true if a change of a node can affect its routes, or the condition that reports them. Upstream: route
+/// controller, handleNodeUpdate.
 pub fn routes_differ(change: &Change<'_, Node>) -> bool {
     let relevant = |node: &Node| {
         let cloud = node.cloud.as_deref();

@@ -40,7 +40,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Returns the targets that are compared with later ones: those of the requested kind.
+    /// Returns the targets to compare with later ones: without endpoints, unless the load balancer sends traffic to
+    /// endpoints.
     pub fn remembered(&self, targets: &Targets) -> Targets {
         let endpoints = match self.targeting {
             Targeting::Endpoints => targets.endpoints.clone(),
@@ -106,7 +107,7 @@ pub enum Action<'a> {
     Follow(&'a Follow),
     /// Update the targets although the retry of a failed call waits.
     UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
-    /// Update the targets of a load balancer that is otherwise as requested. The next action follows.
+    /// Update the targets of a load balancer that is otherwise as requested, then take another action.
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
     /// Write the status if it differs, and reconcile again after this time.
     Publish { next_check: Duration },

@@ -39,14 +39,15 @@ pub struct LoadBalancerState {
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
-    /// The targets of the last call; unset if that call failed. Later targets are sent even while the retry of a failed
-    /// `ensure` waits.
+    /// The targets of the last call. Unset if an update during a pause, or for an invalid request, failed. Targets that
+    /// differ from these are sent even while the retry of a failed call waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
     /// The provider's annotations for the Service, once known.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Types of the pod conditions that the load balancer sets; `None`: the cloud has not returned them yet.
+    /// Types of the pod conditions that report the load balancer's targets; `None`: the cloud has not returned them
+    /// yet.
     pub gates: Option<BTreeSet<String>>,
     /// Failed attempts to set these conditions after the load balancer was deleted.
     pub failed_releases: u32,

@@ -50,7 +50,7 @@ impl Hosts {
         }
     }
 
-    /// Records the time in which the nodes were gathered, and the Services whose targets they are were requeued.
+    /// Records the duration of a pass, which gathers the nodes and requeues the Services that have them as targets.
     pub fn record_pass(&self, time: Duration) {
         self.pass.observe(time.as_secs_f64());
     }

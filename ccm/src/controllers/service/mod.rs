@@ -65,7 +65,8 @@ const ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(100);
 /// deregistration. A long rollout needs two calls a second, which the limits of clouds permit.
 const MAX_ENDPOINT_BATCH_WINDOW: Duration = Duration::from_millis(500);
 
-/// Minimum interval between two audits, even if the command line sets a shorter one.
+/// Minimum interval between two audits, even if the command line sets a shorter one. While the cloud deletes leaked
+/// resources, the next audit follows after the delay that the provider requests.
 const MIN_AUDIT_PERIOD: Duration = Duration::from_secs(1);
 
 /// The controller.

@@ -55,7 +55,7 @@ pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> R
         Ok(())
     };
     refused(&in_front("none"), "use the name or the ARN of an Application Load Balancer in").await?;
-    refused(&in_front("site"), "with the value shared on it").await?;
+    refused(&in_front("site"), "=shared on it").await?;
     let key = format!("kubernetes.io/cluster/{CLUSTER}");
     let consent = [("ResourceArns.member.1", &*site), ("Tags.member.1.Key", &key), ("Tags.member.1.Value", "shared")];
     moto.aws.call(Service::Elb, "AddTags", &consent).await?;

@@ -100,7 +100,7 @@ pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Re
     let one = with_domains(&spec(1, &[]), "www.example.com");
     settle(&moto, &*balancers, &one, &few).await?;
     for (host, fix) in [
-        ("bank.example.org", format!("put the tag {key} with the value shared on it")),
+        ("bank.example.org", format!("put the tag {key}=shared on it")),
         ("none.example.org", "use a name for which ACM has an issued certificate".to_owned()),
     ] {
         let wanted = with_domains(&one, host);

@@ -121,7 +121,7 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
     let next = new_process(&moto).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),
-        (&owned, "with the value shared"),
+        (&owned, "=shared on it"),
         (
             "arn:aws:elasticloadbalancing:eu-west-1:1:loadbalancer/net/none/1",
             "use the ARN of a Network Load Balancer in",

@@ -199,7 +199,7 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     let balancers = new_process(&moto, &records).await?;
     for (arn, fix) in [
         (&*of_service, "was made for a Service"),
-        (&untagged, "with the value shared"),
+        (&untagged, "=shared on it"),
         (&of_others, "put default/web-1 into its tag kubernetes.io/allowed-services"),
         (&pods, "nlb-target-type to ip"),
         (&udp, "use a target group for TCP, the protocol of port 80: the protocol of this one is UDP"),

@@ -36,7 +36,7 @@ impl Balancers {
                 format!("add {} to its tag {}, which names the Services that may use it", work.id, names::ALLOWED)
             })
         } else {
-            Some(format!("put the tag {} with the value shared on it", work.session.cluster.key()))
+            Some(format!("put the tag {}=shared on it", work.session.cluster.key()))
         };
         if let Some(fix) = missing_consent {
             // The user adds the tag after this error, so the next attempt must not use cached tags.

@@ -188,7 +188,7 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        // The target of an Application Load Balancer does not depend on nodes.
+        // The only target is an Application Load Balancer, which does not depend on nodes or pods.
         if work.settings.alb.is_some() {
             return Ok(());
         }

@@ -105,8 +105,8 @@ impl Balancers {
         let network = self.networks.network(session).await?;
         let common = build::group_tags(group, settings, &session.cluster);
         let security = security_group(session, &listing, &name, &common, created).await?;
-        // The load balancer gets the shared group, which rules in nodes' security groups reference: if the first
-        // Service needs no such rules, later ones may.
+        // The load balancer gets the shared security group, which rules in nodes' security groups reference, even if
+        // the first Service needs no such rules: later Services may need them.
         let backend = if self.policy.no_node_rules {
             None
         } else {

@@ -34,9 +34,7 @@ fn find<'a>(
     }
     if !ownership::is_shared(&found.tags, &session.cluster) {
         let key = session.cluster.key();
-        return Err(format!(
-            "put the tag {key} with the value shared on it, so that Services of this cluster may use it"
-        ));
+        return Err(format!("put the tag {key}=shared on it, so that Services of this cluster may use it"));
     }
     if ownership::names_service(&found.tags, id) == Some(false) {
         return Err(format!("add {id} to its tag {}, which names the Services that may use it", names::ALLOWED));

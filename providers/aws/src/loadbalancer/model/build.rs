@@ -20,7 +20,7 @@ use crate::loadbalancer::types::{
 };
 use crate::tags::ClusterTags;
 
-/// The inputs of the stack besides the Service.
+/// The inputs of the stack besides the settings.
 pub(crate) struct StackInputs<'a> {
     pub id: &'a LoadBalancerId,
     pub cluster: &'a ClusterTags,

@@ -42,7 +42,7 @@ pub(crate) fn choose(
 /// could serve the certificate of another owner's site.
 fn refusal(tags: &Tags, id: &LoadBalancerId, cluster: &ClusterTags) -> Option<String> {
     if !ownership::is_shared(tags, cluster) {
-        return Some(format!("put the tag {} with the value shared on it", cluster.key()));
+        return Some(format!("put the tag {}=shared on it", cluster.key()));
     }
     (ownership::names_service(tags, id) == Some(false))
         .then(|| format!("add {id} to its tag {ALLOWED}, which names the Services that may use it"))
@@ -102,9 +102,9 @@ mod tests {
     fn missing_consent_is_named() {
         let hosts = ["www.example.com".to_owned()];
         for (tags, expected) in [
-            (&[][..], "put the tag kubernetes.io/cluster/c with the value shared on it"),
-            (&[("kubernetes.io/cluster/c", "owned")], "with the value shared"),
-            (&[("kubernetes.io/cluster/d", "shared")], "with the value shared"),
+            (&[][..], "put the tag kubernetes.io/cluster/c=shared on it"),
+            (&[("kubernetes.io/cluster/c", "owned")], "=shared on it"),
+            (&[("kubernetes.io/cluster/d", "shared")], "=shared on it"),
             (&[SHARED, (ALLOWED, "shop/web")], "add default/web to its tag kubernetes.io/allowed-services"),
         ] {
             let all = [certificate("arn:one", &["www.example.com"], 1, tags)];

@@ -29,7 +29,8 @@ pub(crate) enum Stage {
 
 /// Returns the stage of a Service.
 ///
-/// `requested` is the time that clients have to switch, if the annotation requests the move; `replaced` and `now` are
+/// `requested` is the time that clients have to switch, if the annotation requests the move. `network` is true if there
+/// is a Network Load Balancer, and `replaced` is the time at which its address was published. `replaced` and `now` are
 /// in seconds since 1970.
 pub(crate) fn stage(requested: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
     let Some(time) = requested else { return if network { Stage::Both } else { Stage::Keep } };

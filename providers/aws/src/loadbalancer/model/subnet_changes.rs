@@ -14,8 +14,8 @@ pub(crate) fn ids(mappings: &[Mapping]) -> BTreeSet<&str> {
     mappings.iter().map(|one| one.subnet.as_str()).collect()
 }
 
-/// Returns the sets of subnets that lead to the wanted ones, one for each call. If a zone should have another subnet,
-/// a zone with a current subnet remains until then.
+/// Returns the sets of subnets that lead to the wanted ones, one for each call. While the subnet of a zone is replaced,
+/// the load balancer has a subnet in another zone.
 ///
 /// Returns no sets if the subnets are the wanted ones, or if AWS [cannot replace](warning) them.
 pub(crate) fn steps(current: &[Mapping], wanted: &[Mapping]) -> Vec<Vec<Mapping>> {
@@ -43,8 +43,8 @@ pub(crate) fn warning(current: &[Mapping], wanted: &[Mapping]) -> Option<String>
     ))
 }
 
-/// Returns the sets of subnets, which may begin with the current ones. A zone in which the load balancer should have
-/// another subnet is in two sets: it is missing from the first, and has the new subnet in the second.
+/// Returns the sets of subnets, which may begin with the current ones. Two sets replace the subnet of a zone: the first
+/// has no subnet in the zone, and the second has the new one.
 fn sets(current: &[Mapping], wanted: &[Mapping]) -> Vec<Vec<Mapping>> {
     let in_zone = |mappings: &[Mapping], zone: &str| mappings.iter().any(|one| one.zone == zone);
     let kept = |one: &Mapping| current.iter().any(|old| old.subnet == one.subnet);
@@ -54,7 +54,7 @@ fn sets(current: &[Mapping], wanted: &[Mapping]) -> Vec<Vec<Mapping>> {
     if others.iter().any(kept) {
         return vec![others, wanted.to_vec()];
     }
-    // A zone that the load balancer leaves serves until the others have their subnets.
+    // A zone that is to be removed serves until the other zones have their subnets.
     let leaving: Vec<Mapping> = current.iter().filter(|old| !in_zone(wanted, &old.zone)).cloned().collect();
     if !leaving.is_empty() {
         return vec![[&leaving[..], &others].concat(), [&leaving[..], wanted].concat(), wanted.to_vec()];
@@ -135,7 +135,7 @@ mod tests {
                 before = step;
             }
             assert!(steps.is_empty() || ids(before) == ids(wanted), "{steps:?} does not end with {wanted:?}");
-            // A process that ends after a step leads to the same result.
+            // After each step, another process can still reach the wanted subnets.
             for step in &steps {
                 assert_eq!(warning(step, wanted), None, "{step:?} to {wanted:?}");
             }

@@ -26,7 +26,7 @@ pub(crate) fn refusal(
     }
     if !ownership::is_shared(&group.tags, cluster) {
         let key = cluster.key();
-        return Some(format!("put the tag {key} with the value shared on it, so that this cluster may use it"));
+        return Some(format!("put the tag {key}=shared on it, so that this cluster may use it"));
     }
     if ownership::names_service(&group.tags, id) != Some(true) {
         return Some(format!(

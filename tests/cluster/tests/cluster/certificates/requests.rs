@@ -23,7 +23,7 @@ const USER_UID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];
 /// The usages of a client certificate.
 const CLIENT: &[&str] = &["digital signature", "client auth"];
 
-/// Returns a request of `organization` as `common_name`, and its key, both as PEM.
+/// Returns a certificate signing request with this organization and common name, and its key, both as PEM.
 pub fn signing_request(organization: &str, common_name: &str, dns_names: &[&str]) -> Result<(String, String)> {
     signing_request_with_uid(organization, common_name, dns_names, None)
 }

@@ -131,7 +131,7 @@ enum RunFault {
     Cloud(Fault),
 }
 
-/// Runs ccm repeatedly, each process until it crashes, or a call of the cloud hangs if `crashes_in_a_call`.
+/// Runs ccm repeatedly, each process until it crashes or, if `crashes_in_a_call`, until a call of the cloud hangs.
 async fn run_until_crash(
     scenario: &Scenario,
     cloud: &CloudBed,

@@ -90,7 +90,7 @@ pub async fn stopped_instances_are_tainted_and_deleted_ones_lose_their_nodes(_: 
     stays(&cloud, "ready", "it is ready").await?;
     manager.stop().await?;
 
-    // After any fault of its deletion, the node is deleted, and another node with its name is not.
+    // The node is deleted after any fault of its deletion.
     let crashes = [("crash after it", Effect::CrashAfter), ("crash before its response", Effect::CrashBeforeResponse)];
     for (number, (how, effect)) in crashes.into_iter().chain(write_failures()).enumerate() {
         let name = format!("fault-{number}");
@@ -136,7 +136,7 @@ pub async fn node_is_deleted_only_when_its_instance_does_not_exist(_: Space) -> 
         // The cloud returns the instance again before its absence is confirmed.
         ready_node(&cloud, "b").await?;
         cloud.cloud.remove_instance("b");
-        // After the first read, the cloud does not respond until the instance exists again.
+        // After the first read, each read fails until the instance exists again.
         let always = Fault::always(Pattern::One(Operation::DescribeInstance), CloudEffect::Transient);
         cloud.cloud.add_fault(Fault { nth: Some(2), times: Some(1_000), ..always })?;
         let before = cloud.cloud.calls(Operation::DescribeInstance).calls;
