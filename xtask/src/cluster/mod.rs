@@ -25,9 +25,9 @@ const CHECK_PERIOD: Duration = Duration::from_millis(500);
 /// Start a real Kubernetes cluster on this machine, managed by kcm and ccm, until Ctrl-C.
 ///
 /// Each node is a set of namespaces with a stock kubelet, kube-proxy, containerd and runc; pods are real containers.
-/// ccm runs with the mock cloud, whose routes and load balancers work: the address of a Service of type LoadBalancer
-/// is reached from this machine. The kubeconfig that is printed works from this machine too. A CSI driver provides
-/// volumes that move between nodes, by the default StorageClass.
+/// ccm runs with the mock cloud, whose routes and load balancers work: this machine can reach the address of a Service
+/// of type LoadBalancer. The kubeconfig that is printed works from this machine too. A CSI driver provides volumes that
+/// move between nodes, by the default StorageClass.
 ///
 /// Requirements: Linux and root rights; the command lists other requirements that this machine does not meet. Start it
 /// as your user: it builds everything and then continues with sudo; or start it as root. The nodes' programs are built
@@ -174,7 +174,7 @@ Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs{}: {}
   export KUBECONFIG={}
 {}  {} get pods --all-namespaces
 
-Load balancers get addresses of {}, reached from this machine. Claims get volumes of the default StorageClass.
+Load balancers get addresses in {}, which this machine can reach. Claims get volumes of the default StorageClass.
 Images that need no registry:
   {}  (an HTTP server: command /agnhost, arguments netexec --http-port=8080)
 The manager can be replaced: cargo xtask cluster swap upstream

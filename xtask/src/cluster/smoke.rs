@@ -66,7 +66,7 @@ pub fn decide(is_selected: bool) -> Result<Decision> {
     let demand = Demand::of_cluster(NODES, true);
     let is_set = std::env::var_os(ALWAYS).is_some_and(|value| value != "0" && !value.is_empty());
     let is_built = demand.is_built(&programs)?;
-    // Requirements are checked as root only if the test may run.
+    // The check of requirements needs root rights, so it is made only if the test may run.
     let missing = if is_built || is_set { missing(&programs, &demand)? } else { Vec::new() };
     Ok(decision(&Facts { is_required: is_selected || is_set, may_build: is_set, is_built, missing }))
 }
