@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use real_cluster::images::suite as suite_images;
 use real_cluster::programs::Programs;
-use real_cluster::{Footprint, RealCluster, Setup, metrics};
+use real_cluster::{Addresses, Footprint, RealCluster, Setup, metrics};
 
 use crate::cluster::{self, Manager, Order};
 use crate::report_folder::ReportFolder;
@@ -48,6 +48,11 @@ pub struct Arguments {
     #[arg(long, default_value_t = 8, value_name = "N")]
     procs: u32,
 
+    /// Number of nodes. Each offers all CPUs of this machine to the scheduler, so that more pods with requests fit on
+    /// more nodes.
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(Addresses::NODES)))]
+    nodes: u8,
+
     /// Minutes after which the suite is ended
     #[arg(long, default_value_t = 60, value_name = "MINUTES")]
     timeout: u32,
@@ -82,7 +87,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<()> {
     let managers: Vec<Manager> = arguments.manager.iter().map(|manager| arguments.subject(manager)).collect();
     let order = Order {
-        nodes: 2,
+        nodes: arguments.nodes,
         managers: &managers,
         cloud_manager: arguments.cloud_manager.as_deref(),
         profile: if arguments.debug { cargo::DEBUG } else { cargo::RELEASE },
