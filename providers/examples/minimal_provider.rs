@@ -189,7 +189,7 @@ async fn make() -> (Arc<dyn CloudProvider>, AcmeFixture) {
 }
 
 fn main() -> Result<(), ConfigError> {
-    // Builds the provider like a binary's main does.
+    // Builds the provider as a binary's main does.
     let provider = build(&[factory()], "acme", &BuildContext::default())?;
     println!("built {}", provider.name());
     let report = provider_conformance::block_on(async {

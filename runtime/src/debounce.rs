@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 
-/// Minimum time from a write of a status whose counts fluctuate to the next write of a gain. Losses are not delayed.
+/// Minimum time from a write of a status whose counts fluctuate to the next write of a gain, which is a change that
+/// loses no available child. Losses are not damped.
 pub const DAMPED_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Start times of delayed status changes, by object.

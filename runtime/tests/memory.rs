@@ -130,7 +130,7 @@ fn allocated() -> usize {
     dhat::HeapStats::get().curr_bytes
 }
 
-/// Returns a full store, filled like a watch does.
+/// Returns a store with all pods, filled as a watch fills it.
 fn store(indexes: Vec<Index<Pod>>, messages: &[Vec<u8>]) -> Store<Pod> {
     let decode = Decode { interner: Arc::new(Interner::default()), sections: Sections::default() };
     let pods = messages.iter().map(|message| Pod::decode(&decode, message).expect("a well-formed pod"));

@@ -281,7 +281,7 @@ impl Gates {
         }
     }
 
-    /// Sets all gates of a stage that were not named to the value of AllAlpha or AllBeta.
+    /// Sets each gate of a stage, unless it was named, to the value of AllAlpha or AllBeta.
     fn apply_all_of(&mut self, every: &str, stage: Stage) {
         let Some(value) = self.set.get(every).copied() else {
             return;
@@ -306,8 +306,7 @@ impl Gates {
     }
 }
 
-/// Returns the lines in `--help` for the gates that can be changed: all except those that are generally available or
-/// deprecated. Upstream: component-base featuregate, KnownFeatures.
+/// Returns the lines in `--help` for the alpha and beta gates. Upstream: component-base featuregate, KnownFeatures.
 pub fn help_lines(table: &'static GateTable) -> Vec<String> {
     let gates = Gates::of(table);
     let component = if table.versioned { "kube:" } else { "" };

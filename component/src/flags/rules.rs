@@ -71,8 +71,8 @@ pub fn controllers(known: &'static [UpstreamController], values: &Values, violat
     }
 }
 
-/// Checks the lock and the times of leader election. Upstream checks the times only when it starts: controller-manager
-/// options (the lock); client-go tools/leaderelection, NewLeaderElector (the times).
+/// Checks the lock and the times of leader election. Upstream checks the times only when the election starts. Upstream:
+/// controller-manager options (the lock); client-go tools/leaderelection, NewLeaderElector (the times).
 pub fn leader_election(values: &Values, violations: &mut Violations) {
     if !values.get_bool("leader-elect") {
         return;

@@ -150,8 +150,8 @@ pub(crate) fn start(binary: &'static str, options: &Options) -> SetVerbosity {
     }
 }
 
-/// Returns a writer that writes errors to `errors` and other lines to `others`. Warnings are written to `errors` as
-/// text, and to `others` as JSON.
+/// Returns a writer that writes errors to `errors` and other lines to `others`. Warnings count as errors in the text
+/// format, but not in JSON.
 ///
 /// Upstream: component-base logs/api/v1, klogMsgRouter; logs/json, NewJSONLogger.
 fn streams<E, O>(form: Form, errors: E, others: O) -> impl for<'a> MakeWriter<'a> + Send + Sync + 'static

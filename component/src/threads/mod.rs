@@ -16,8 +16,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// memory.
 const WORKER_THREADS: usize = 2;
 
-/// The stack size of each worker thread. Only the used part is in memory. Calls of the AWS SDK need deep stacks, in
-/// debug builds deeper than the default of two MiB.
+/// The stack size of each thread that the runtimes start. Only the used part is in memory. Calls of the AWS SDK need
+/// deep stacks, in debug builds deeper than the default of two MiB.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Idle time after which a thread for blocking calls ends. The control thread needs one every ten seconds, to read

@@ -68,8 +68,8 @@ const TOKENS: Index<Secret> = Index {
 
 const PERIOD: &str = "legacy-service-account-token-clean-up-period";
 
-/// Refuses a period of zero or less: every token would count as unused, so that tokens in use would be invalidated,
-/// then deleted.
+/// Refuses a period of zero or less: a token in use would count as unused on the day after its last use, and would be
+/// invalidated, then deleted.
 fn prepare(context: &mut Context) -> anyhow::Result<Start> {
     check_period(&context.options.values)?;
     Ok(Start::Run)

@@ -141,8 +141,9 @@ impl CronJob {
         self.raw.status_update(&Vec::new(), &status)
     }
 
-    /// Returns a `Job` message with this name and this only owner: labels, annotations and spec of the template, and
-    /// `scheduled` (RFC 3339) as an annotation. Upstream: pkg/controller/cronjob, getJobFromTemplate2.
+    /// Returns a `Job` message with this name and with `controller` as its only owner: labels, annotations and spec of
+    /// the template, and `scheduled` (RFC 3339) as an annotation. Upstream: pkg/controller/cronjob,
+    /// getJobFromTemplate2.
     pub fn job(&self, name: &str, scheduled: &str, controller: &OwnerRef) -> Vec<u8> {
         let mut message = Vec::with_capacity(self.job_template.len() + 256);
         message.put_message(job::METADATA, |meta| {

@@ -22,8 +22,8 @@ pub fn field(line: &str) -> Option<(&str, u32)> {
     Some((left.rsplit(' ').next()?, right.parse().ok()?))
 }
 
-/// Returns the folders of upstream's modules by the first part of the paths in them, or the reason why they are
-/// unknown.
+/// Returns the folder of each module in [`MODULES`], by the first part of a path in `ListedMessage::file`, or the
+/// reason why a folder is unknown.
 pub fn folders() -> Result<BTreeMap<&'static str, PathBuf>, String> {
     MODULES
         .iter()

@@ -14,7 +14,8 @@ use crate::client::refusal;
 /// Maximum size of a response in bytes. An object with the largest metadata that the API server stores is smaller.
 const MAX_BODY_BYTES: usize = 4 << 20;
 
-/// Access to one Lease of the API. Calls may be dropped at any time; the request may still arrive.
+/// Access to one Lease of the API. The future of a call may be dropped at any time; the API server may receive its
+/// request all the same.
 pub trait LeaseStore: Send + Sync {
     /// Reads the lease.
     fn get(&self) -> BoxFuture<'_, Result<Lease, LeaseError>>;

@@ -2,7 +2,7 @@
 //!
 //! Until it ends, other API servers may accept new objects. Therefore a resource that was emptied early counts only if
 //! its watch shows that it is still empty afterwards; otherwise it is emptied again. A watch without any later event
-//! proves nothing. Therefore the early deletions should not end before the grace period.
+//! proves nothing. Therefore the early deletions should not finish before the grace period ends.
 
 use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
@@ -31,8 +31,8 @@ const MIN_SAMPLE: usize = 100;
 pub const POD_COST: usize = 4;
 
 /// Assumed speedup of deleting kinds in parallel instead of one after the other. A server with two cores had a speedup
-/// of 1.8. The higher value here delays the start: if the deletions end before the grace period, everything has to be
-/// listed again.
+/// of 1.8. The higher value here delays the start: if the deletions finish before the grace period ends, everything has
+/// to be listed again.
 const PARALLEL_SPEEDUP: f64 = 2.2;
 
 /// Group and plural name of a resource, without its version.

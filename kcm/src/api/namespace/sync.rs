@@ -100,7 +100,7 @@ impl Namespaces {
         }
         let pass = self.pass(&namespace).await;
         let findings = &pass.findings;
-        // The next request deletes the namespace: its conditions would never be read.
+        // If nothing keeps the namespace, the next request deletes it: its conditions would never be read.
         let will_remain = !findings.is_clean() || namespace.has_other_finalizers(FINALIZER);
         let conditions = findings.conditions(&namespace.conditions, pass.is_complete, (self.clock)());
         if let Some(conditions) = conditions.filter(|_| will_remain) {
@@ -156,8 +156,9 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes the pods, or, without pods, the kind with the most objects; then the other kinds. The duration of the
-    /// first deletions determines when the others begin: these should not end before the grace period.
+    /// Deletes the pods, or, without pods, the kind with the most objects; then the other kinds, unless pods remain.
+    /// The duration of the first deletions determines when the others begin: these should not finish before the grace
+    /// period ends.
     async fn empty_early(
         &self,
         namespace: &TerminatingNamespace,
@@ -277,8 +278,8 @@ impl Namespaces {
             others.into_iter().partition(|served| deletion.emptied.contains(&name(served)));
         self.empty_all(&open, namespace, &mut pass).await;
         if pass.findings.is_clean() {
-            // All resources are listed again before the finalizer is removed, except those whose watches show that they
-            // stayed empty.
+            // The resources that were found empty earlier are emptied again before the finalizer is removed, except
+            // those whose watches show that they stayed empty.
             if let Some(version) = deletion.after_grace {
                 known.retain(|served| !self.stays_empty(served, &namespace.meta.name, version));
             }
@@ -311,8 +312,9 @@ impl Namespaces {
         left.unwrap_or_else(|error| Remaining { result: CleanupResult::failed(error), objects: None })
     }
 
-    /// Returns true if the watch of the resource has delivered the deletion of all these objects. Returns false if the
-    /// resource is not watched.
+    /// Returns true once the watch of the resource has delivered the deletion of all these objects. Returns false if it
+    /// does not within [`DELETIONS_TIMEOUT`], if the resource is not watched, or if an object has a finalizer or is
+    /// deleted gracefully.
     async fn has_delivered_deletions(&self, served: &Served, found: &[Meta]) -> bool {
         if found.is_empty() {
             return true;
@@ -377,7 +379,7 @@ impl Namespaces {
                 break;
             }
             if Instant::now() >= deadline {
-                let text = format!("leads to more {} than were deleted in time", served.resource.plural);
+                let text = format!("is still set: not all {} were deleted in time", served.resource.plural);
                 return Err(DecodeError::field("continue", text).into());
             }
         }

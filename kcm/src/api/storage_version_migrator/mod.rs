@@ -2,8 +2,8 @@
 //! version and with the current encryption key.
 //!
 //! A StorageVersionMigration names the resource. One migration of a resource runs at a time; when it begins, the
-//! version that the API server has reached is recorded in its status. Each object that was last written at that version
-//! or before gets an empty patch, which makes the API server store it again. The definition of a custom resource
+//! resourceVersion that the API server has reached is recorded in its status. Each object with this resourceVersion or
+//! an earlier one gets an empty patch, which makes the API server store it again. The definition of a custom resource
 //! reports the migration in a condition. After a success its stored versions are reduced to the current one. Upstream:
 //! pkg/controller/storageversionmigrator.
 

@@ -20,7 +20,8 @@ const MAX_KINDS: usize = 10;
 pub struct MatchedKinds {
     /// The kinds in order, without duplicates.
     pub kinds: BTreeSet<GroupVersionKind>,
-    /// The API server serves no kind for one of the combinations of group, version and resource that were read.
+    /// The API server serves no kind for one of the combinations of group, version and resource. Only the combinations
+    /// before the limit [`MAX_KINDS`] is reached count.
     pub has_unknown: bool,
 }
 

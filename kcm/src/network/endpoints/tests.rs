@@ -1,4 +1,4 @@
-//! Desired Endpoints, and the urgency of their writes: upstream's cases.
+//! Desired Endpoints, and the urgency of their writes, in upstream's cases and others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use super::sync::AllEndpoints;
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::indexes::by_label;
 
-/// Returns an object with only a name.
+/// Returns an object with only metadata, in the namespace `ns`.
 fn read<K: Kind>(name: &str, sections: Sections) -> K {
     let mut object = Vec::new();
     object.put_message(1, |meta| {

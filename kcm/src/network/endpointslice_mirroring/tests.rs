@@ -1,4 +1,4 @@
-//! Desired mirrored slices: upstream's cases.
+//! Desired mirrored slices, in upstream's cases and others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ pub struct View<'a> {
 /// The state of a Job.
 #[derive(Debug, Clone)]
 pub struct JobState {
-    /// The status to start from.
+    /// The status before this reconcile; its start time is set if the Job starts now.
     pub status: JobStatus,
     /// Active pods: neither ended nor being deleted.
     pub active: Vec<Arc<Pod>>,
@@ -62,7 +62,8 @@ pub struct JobState {
     pub indexed: Option<IndexState>,
     /// Failures since the last success.
     pub backoff: Backoff,
-    /// The condition that ends the Job; `None` while it runs.
+    /// The condition that announces the Job's end ([`FAILURE_TARGET`] or [`SUCCESS_CRITERIA_MET`]), or [`FAILED`] once
+    /// the status announces a failure; otherwise `None`. [`View::outcome`] adds the success of reached completions.
     pub verdict: Option<Condition>,
     /// Time until the Job's deadline.
     pub deadline_in: Option<SignedDuration>,
@@ -231,7 +232,7 @@ impl View<'_> {
         waiting
     }
 
-    /// Returns the condition that ends the Job, and the time until its deadline. The order of the checks is upstream's:
+    /// Returns [`JobState::verdict`], and the time until the Job's deadline. The order of the checks is upstream's:
     /// earlier decisions, failures, success.
     fn verdict(
         &self,

@@ -69,7 +69,7 @@ pub enum SuspensionChange {
 pub struct Outcome {
     /// The Job's status, without the counts of finished pods.
     pub status: JobStatus,
-    /// The condition that ends the Job.
+    /// The condition that announces the Job's end, or `Failed` once the status announces a failure.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,

@@ -18,7 +18,7 @@ pub struct AutoscalerStatus {
     pub last_scale: Option<Time>,
     /// Number of pods that the target's spec requested when it was last read.
     pub current_replicas: i32,
-    /// Number of pods according to the metrics.
+    /// Number of pods on which the controller last decided.
     pub desired_replicas: i32,
     /// Measured values, in the order of the spec.
     pub current_metrics: Vec<MetricStatus>,

@@ -102,7 +102,7 @@ pub struct Pod {
     pub requests: Option<Box<Requests>>,
     /// The ResourceClaims that it uses and its PodGroup, if there are any; only with section [`Pod::DEVICES`].
     pub devices: Option<Box<Devices>>,
-    /// The claims behind its volumes, if there are any, for every pod; only with section [`Pod::VOLUMES`].
+    /// The volumes that storage controllers process, if there are any; only with section [`Pod::VOLUMES`].
     pub volumes: Option<Box<Volumes>>,
 }
 
@@ -125,10 +125,10 @@ impl Pod {
     pub const REQUESTS: Sections = Sections(1 << 7);
     /// Section: the ResourceClaims that it uses and its PodGroup.
     pub const DEVICES: Sections = Sections(1 << 8);
-    /// Section: the claims behind its volumes, for every pod.
+    /// Section: the volumes that storage controllers process, and whether the pod still uses them.
     pub const VOLUMES: Sections = Sections(1 << 9);
     // Bits 10 and 11 are free.
-    /// Section: the SELinux labels with which its claims are mounted; together with [`Pod::VOLUMES`].
+    /// Section: the SELinux labels with which its volumes are mounted; together with [`Pod::VOLUMES`].
     pub const SELINUX: Sections = Sections(1 << 12);
     /// Option: [`Pod::USAGE`] ignores `spec.resources`. Set while the gate PodLevelResources is off.
     pub const CONTAINER_RESOURCES_ONLY: Sections = Sections(1 << 30);
@@ -169,8 +169,7 @@ impl Pod {
     }
 
     /// Returns true if the pod no longer uses its volumes: it has finished, or it is being deleted and none of its
-    /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only with section [`Pod::VOLUMES`], and
-    /// only for a pod with claims.
+    /// containers runs. Upstream: pkg/volume/util, IsPodTerminated. Meaningful only if [`Pod::volumes`] is set.
     pub fn has_released_volumes(&self) -> bool {
         let runs = self.volumes.as_ref().is_some_and(|volumes| volumes.is_running);
         self.is_terminal() || self.meta.is_deleting() && !runs

@@ -16,7 +16,7 @@ async fn rotated_authority_is_reloaded() {
 
     let second = Authority::new("second");
     bed.server.rotate(&second.sign("server"), &bed.authority);
-    // First both authorities, as in a real rotation; then only the new one.
+    // The file contains both authorities, as in a real rotation before the old one is removed.
     let both = format!("{}{}", bed.authority.pem, second.pem);
     file(bed.directory.path(), "ca.crt", &both);
     until("a new connection trusts the new authority", async || {

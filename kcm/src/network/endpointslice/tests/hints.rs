@@ -1,4 +1,4 @@
-//! Hints of endpoints: upstream's cases.
+//! Hints of endpoints, in upstream's cases and others.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Packing of endpoints into slices: upstream's cases.
+//! Packing of endpoints into slices, in upstream's cases and others.
 
 use kinds::Time;
 use kinds::endpoint_slice::Contents;

@@ -1,4 +1,4 @@
-//! Endpoints and their slices: upstream's cases.
+//! Endpoints and their slices, in upstream's cases and others.
 
 use std::sync::Arc;
 
