@@ -106,7 +106,7 @@ pub fn faults(all: &[(String, Results)]) -> Vec<String> {
     let mut faults: Vec<String> =
         all.iter().flat_map(|(name, own)| own.faults.iter().map(move |fault| format!("{name}: {fault}"))).collect();
     if all.is_empty() {
-        faults.push("no manager was chosen".to_owned());
+        faults.push("no run was completed".to_owned());
     }
     let worse = regressions(all);
     if !worse.is_empty() {
@@ -242,7 +242,7 @@ mod tests {
         };
         assert_eq!(faults(&compared(cut(Results::default()), results(&["a"], &[]))), ["upstream: no spec ran"]);
         assert_eq!(faults(&[("ours".into(), cut(Results::default()))]), ["ours: no spec ran"]);
-        assert_eq!(faults(&[]), ["no manager was chosen"]);
+        assert_eq!(faults(&[]), ["no run was completed"]);
     }
 
     #[test]
