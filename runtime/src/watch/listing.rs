@@ -52,7 +52,9 @@ impl Listing {
     /// Records that a list failed.
     ///
     /// A server that streams the objects but never the end of the list (some aggregated APIs) gets no request for a
-    /// stream again. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a streaming list.
+    /// stream again. A refused stream says nothing about other forms: a role may allow `list` but not `watch`, and some
+    /// aggregated APIs do not watch. Upstream: client-go tools/cache, Reflector: an error of a streaming list other than
+    /// overload or a refused connection leads to LIST.
     ///
     /// If the server compacts its history before the last page was read, the next pages would expire, too: only a list
     /// in one response is fast enough. Upstream: client-go tools/pager, FullListIfExpired.
@@ -74,10 +76,25 @@ impl Listing {
                 return Retry::Now;
             }
             WatchError::Frame(FrameError::Silent(_)) => self.preferred = ListForm::Paged,
-            error => self.fallback = (!would_fail_in_any_form(error)).then_some(ListForm::Paged),
+            error if !is_retriable_as_stream(error) => self.fallback = Some(ListForm::Paged),
+            _ => {}
         }
-        Retry::Later
+        if is_watch_denied(error) { Retry::Now } else { Retry::Later }
     }
+}
+
+/// Returns true if the server could not be reached or is overloaded: a list by pages would fail, too, or costs more.
+fn is_retriable_as_stream(error: &WatchError) -> bool {
+    match error {
+        WatchError::Send(SendError::NotSent { .. } | SendError::Token(_)) => true,
+        WatchError::Refused(status) => status.code == 429 || status.reason == "TooManyRequests",
+        _ => false,
+    }
+}
+
+/// Returns true if the server has refused to watch the kind; it may still list it.
+fn is_watch_denied(error: &WatchError) -> bool {
+    matches!(error, WatchError::Refused(status) if matches!(status.code, 403..=405) && status.retry_after.is_none())
 }
 
 /// Returns true if the server could not be reached or accepts no list at all now: another form would not help.
@@ -101,6 +118,10 @@ mod tests {
         WatchError::Refused(ApiStatus { code, ..ApiStatus::default() })
     }
 
+    fn overloaded() -> WatchError {
+        WatchError::Refused(ApiStatus { reason: "TooManyRequests".into(), ..ApiStatus::default() })
+    }
+
     fn silent() -> WatchError {
         WatchError::Frame(FrameError::Silent(Duration::from_secs(30)))
     }
@@ -120,14 +141,21 @@ mod tests {
             ("internal error", Streamed, refused(500), Paged, Streamed),
             ("broken stream", Streamed, broken(), Paged, Streamed),
             ("overloaded server", Streamed, refused(429), Streamed, Streamed),
-            ("missing right", Streamed, refused(403), Streamed, Streamed),
+            ("overload reported by an event", Streamed, overloaded(), Streamed, Streamed),
+            ("no right to watch", Streamed, refused(403), Paged, Streamed),
+            ("kind without watch", Streamed, refused(404), Paged, Streamed),
+            ("method not allowed", Streamed, refused(405), Paged, Streamed),
+            ("invalid credentials", Streamed, refused(401), Paged, Streamed),
+            ("unavailable server", Streamed, refused(503), Paged, Streamed),
             ("whole list that breaks off", Whole, broken(), Paged, Whole),
             ("overloaded server, whole list", Whole, refused(429), Whole, Whole),
         ];
         for (name, preferred, error, next, later) in cases {
             let mut listing = Listing::new(preferred);
             let retry = listing.failed(&error);
-            assert_eq!(retry == Retry::Now, name == "no streaming lists", "{name}");
+            let is_form_refused =
+                ["no streaming lists", "no right to watch", "kind without watch", "method not allowed"].contains(&name);
+            assert_eq!(retry == Retry::Now, is_form_refused, "{name}");
             assert_eq!(listing.form(), next, "{name}");
             listing.succeeded();
             assert_eq!(listing.form(), later, "{name}");

@@ -185,8 +185,10 @@ impl Reflector {
         if !self.is_listed {
             let (from, retry) = (self.listing.form(), self.listing.failed(&error));
             let next = self.listing.form();
-            if retry == Retry::Now {
+            if retry == Retry::Now && error.is_streaming_unsupported() {
                 info!(kind, %error, "streaming lists not supported; listing by pages");
+            } else if retry == Retry::Now {
+                warn!(kind, %error, "watch refused; listing by pages");
             } else {
                 warn!(kind, %error, ?from, ?next, "list failed");
             }
@@ -245,6 +247,7 @@ impl Reflector {
         self.is_listed = true;
         self.is_history_doubtful = false;
         self.listing.succeeded();
+        self.refusals.listed();
     }
 
     /// Compares the server's newest version with the store's.
@@ -395,6 +398,7 @@ impl Reflector {
     where
         S: futures::Stream<Item = Result<Bytes, String>> + Unpin,
     {
+        self.refusals.opened();
         frames.pause = self.lag;
         frames.silence = WATCH_SILENCE;
         loop {

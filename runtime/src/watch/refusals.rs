@@ -19,19 +19,33 @@ pub(super) struct Refusals {
     /// The version that the watch had reached. The refusals are counted again after an event.
     version: u64,
     count: u32,
+    /// The kind was listed, and no watch was opened since.
+    is_only_listed: bool,
 }
 
 impl Refusals {
+    /// Records that the kind was listed.
+    pub(super) fn listed(&mut self) {
+        self.is_only_listed = true;
+    }
+
+    /// Records that a watch was opened.
+    pub(super) fn opened(&mut self) {
+        self.is_only_listed = false;
+    }
+
     /// Records that a watch which has reached `version` was refused. Returns true if the kind must be relisted.
     pub(super) fn requires_list(&mut self, status: &ApiStatus, version: u64) -> bool {
         if self.version != version {
-            *self = Self { version, count: 0 };
+            (self.version, self.count) = (version, 0);
         }
         self.count += 1;
         match status.code {
             // The server is overloaded: a list costs it more than a watch.
             429 => false,
             _ if status.reason == "TooManyRequests" => false,
+            // The server knows its users, or it would have refused the list: there is no right to watch.
+            403 if self.is_only_listed => true,
             401 | 403 | 502..=504 => self.count >= MAX_OF_RESTART,
             _ => true,
         }
@@ -65,6 +79,20 @@ mod tests {
             let mut refusals = Refusals::default();
             assert_eq!([(); 3].map(|()| refusals.requires_list(&status, 7)), expected, "{status:?}");
         }
+    }
+
+    #[test]
+    fn kind_is_relisted_after_each_refusal_when_it_may_be_listed_but_not_watched() {
+        let (mut refusals, forbidden) = (Refusals::default(), status(403, "Forbidden"));
+        for version in [7, 8, 8] {
+            refusals.listed();
+            assert!(refusals.requires_list(&forbidden, version), "{version}");
+        }
+        refusals.listed();
+        refusals.opened();
+        assert!(!refusals.requires_list(&forbidden, 9), "a server that has opened a watch restarts");
+        refusals.listed();
+        assert!(!refusals.requires_list(&status(503, ""), 10), "no server is available");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reflectors with scripted servers: silence, lists without an end, lost state, panics.
 
 mod hostile;
+mod refused;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
