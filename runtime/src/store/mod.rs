@@ -247,6 +247,12 @@ impl<K: Kind> Store<K> {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
+    /// Returns true if the newest state of an object cannot be decoded. If it is false, a record that is read afterwards
+    /// and missing belongs to no object on the server.
+    pub fn is_undecodable(&self, key: &ObjectKey) -> bool {
+        self.undecodable.contains(key)
+    }
+
     /// Returns the keys of the objects on the server without a record: no state of them could be decoded. A record that
     /// is read afterwards and missing belongs to one of these objects, or to none on the server.
     pub fn undecodable_without_record(&self) -> HashSet<ObjectKey> {

@@ -109,15 +109,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// Frees the ranges of nodes that were deleted before the list was recorded: the cache will report no deletion.
+    /// Frees the ranges of nodes that were deleted before the list was recorded: the cache will report no deletion. A
+    /// node that cannot be decoded is missing in the cache, too: it keeps its ranges until it can be.
     fn release_deleted(&self) {
         let reached = self.nodes.progress().version();
         let mut unconfirmed = lock(&self.unconfirmed);
-        // A node that cannot be decoded is missing in the cache, too.
-        if unconfirmed.is_empty() || self.nodes.undecodable() > 0 {
-            return;
-        }
-        for node in unconfirmed.extract_if(.., |node| node.meta.version <= reached) {
+        let is_known = |node: &mut Node| node.meta.version <= reached && !self.nodes.is_undecodable(&node.meta.key());
+        for node in unconfirmed.extract_if(.., is_known) {
             if !self.is_in_cache(&node) {
                 lock(&self.pool).release(&node.meta.name, &node.meta.uid);
             }
@@ -185,7 +183,7 @@ mod tests {
     use kinds::envelope;
     use kinds::wire::Put as _;
     use runtime::queue::QueueOptions;
-    use runtime::testing::{NoEvents, deliver, filled_store, writer};
+    use runtime::testing::{NoEvents, deliver, deliver_undecodable, filled_store, writer};
 
     use super::super::tests::{config, context, encoded_node};
     use super::*;
@@ -243,5 +241,16 @@ mod tests {
         allocator.sync(&key).await.expect_err("the cache may not contain the old node yet");
         deliver(&allocator.nodes, node("b", 6));
         assert_eq!(allocator.sync(&key).await, Ok(Outcome::Done));
+    }
+
+    #[tokio::test]
+    async fn node_that_cannot_be_decoded_keeps_its_own_range_and_no_other() {
+        for (undecodable, is_free) in [("another", true), ("old", false)] {
+            let allocator = allocator(vec![encoded("old", 5, &["10.0.0.0/24"])], &[]).await;
+            deliver_undecodable(&allocator.nodes, ObjectKey::new("", undecodable));
+            deliver(&allocator.nodes, node("b", 6));
+            let assigned = allocator.sync(&ObjectKey::new("", "a")).await;
+            assert_eq!(assigned.is_ok(), is_free, "{undecodable}: {assigned:?}");
+        }
     }
 }
