@@ -2,6 +2,7 @@
 //!
 //! Reviews change no object. Therefore they may be repeated, unlike the requests of a Writer.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::review_metrics::ReviewMetrics;
 use crate::client::rate::TokenBucket;
 use crate::client::{Clients, Identity, refusal, retry_after};
+use crate::lock::lock;
 
 /// Maximum time for a response, including retries. Upstream: apiserver, DelegatingAuthenticationOptions.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,6 +60,35 @@ pub(super) enum ReviewError {
     },
 }
 
+/// The last error of a request whose retries may exceed the time.
+#[derive(Default)]
+struct LastError(Mutex<Option<ReviewError>>);
+
+impl LastError {
+    fn set(&self, error: ReviewError) {
+        *lock(&self.0) = Some(error);
+    }
+
+    /// Returns the error of a request whose time is over.
+    fn timed_out(self, path: &str) -> ReviewError {
+        let path = path.to_owned();
+        match self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            None => ReviewError::Unreachable { path, problem: format!("no response within {TIMEOUT:?}") },
+            Some(ReviewError::Refused { code, message, retry_after, .. }) => {
+                let delay =
+                    retry_after.map(|delay| format!(", which requested a delay of {delay:?}")).unwrap_or_default();
+                let message = format!("{message}{delay}; no other response within {TIMEOUT:?}");
+                ReviewError::Refused { path, code, message, retry_after }
+            }
+            Some(ReviewError::Unreachable { problem, .. }) => {
+                let problem = format!("{problem}; no response within {TIMEOUT:?}");
+                ReviewError::Unreachable { path, problem }
+            }
+            Some(error @ ReviewError::Unreadable { .. }) => error,
+        }
+    }
+}
+
 /// Sends reviews to the API server at a limited rate.
 pub(super) struct Reviewer {
     clients: Clients,
@@ -77,33 +108,38 @@ impl Reviewer {
         review: &R,
     ) -> Result<R, ReviewError> {
         let body = Bytes::from(serde_json::to_vec(review).map_err(|_| ReviewError::Unreadable { path: path.into() })?);
-        let response = tokio::time::timeout(TIMEOUT, self.send_with_retries(Method::POST, path, body)).await;
-        let timed_out =
-            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
+        let last = LastError::default();
+        let response = tokio::time::timeout(TIMEOUT, self.send_with_retries(Method::POST, path, body, &last)).await;
         // The parser's message may quote the token, so it is not passed on.
-        serde_json::from_slice(&response.map_err(timed_out)??)
+        serde_json::from_slice(&response.unwrap_or_else(|_| Err(last.timed_out(path)))?)
             .map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
     /// Reads an object without retries, as upstream reads its settings at startup.
     pub(super) async fn read<R: DeserializeOwned>(&self, path: &str) -> Result<R, ReviewError> {
-        let response = tokio::time::timeout(TIMEOUT, self.send_once(Method::GET, path, Bytes::new())).await;
-        let timed_out =
-            |_| ReviewError::Unreachable { path: path.into(), problem: format!("no response within {TIMEOUT:?}") };
-        serde_json::from_slice(&response.map_err(timed_out)??)
+        let last = LastError::default();
+        let response = tokio::time::timeout(TIMEOUT, self.send_once(Method::GET, path, Bytes::new(), &last)).await;
+        serde_json::from_slice(&response.unwrap_or_else(|_| Err(last.timed_out(path)))?)
             .map_err(|_| ReviewError::Unreadable { path: path.into() })
     }
 
-    async fn send_with_retries(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn send_with_retries(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        last: &LastError,
+    ) -> Result<Bytes, ReviewError> {
         let mut attempt = 1;
         loop {
-            let error = match self.send_once(method.clone(), path, body.clone()).await {
+            let error = match self.send_once(method.clone(), path, body.clone(), last).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
             };
             if attempt == MAX_ATTEMPTS || !is_retriable(&error) {
                 return Err(error);
             }
+            last.set(error.clone());
             let jitter = rand::rng().random_range(1.0..1.2);
             let pause = FIRST_PAUSE.mul_f64(1.5_f64.powi(attempt - 1) * jitter);
             tokio::time::sleep(pause.max(requested_delay(&error))).await;
@@ -111,7 +147,7 @@ impl Reviewer {
         }
     }
 
-    async fn send_once(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn send_once(&self, method: Method, path: &str, body: Bytes, last: &LastError) -> Result<Bytes, ReviewError> {
         self.limit.acquire("").await;
         let unreachable = |problem: String| ReviewError::Unreachable { path: path.into(), problem };
         let request = Request::builder()
@@ -127,6 +163,13 @@ impl Reviewer {
         drop(pending);
         let response = response.map_err(|error| unreachable(error.to_string()))?;
         if !response.status().is_success() {
+            // The body of the refusal may never end.
+            last.set(ReviewError::Refused {
+                path: path.into(),
+                code: response.status().as_u16(),
+                message: format!("refused with {}", response.status()),
+                retry_after: None,
+            });
             let status = refusal(response).await;
             let message = format!("{} ({})", status.message, status.code);
             let retry_after = retry_after(&status);
@@ -163,11 +206,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use http_body_util::StreamBody;
     use k8s_openapi::api::authentication::v1::TokenReview;
     use serde_json::json;
     use tokio::time::Instant;
 
     use super::*;
+    use crate::client::{ConnectOptions, ProxyEnvironment, RequestLayer, connect};
     use crate::metrics::Metrics;
     use crate::testing;
 
@@ -201,6 +246,40 @@ mod tests {
             assert_eq!(requests.load(Ordering::SeqCst), expected, "{code}");
             assert!(started.elapsed() >= Duration::from_secs(min), "{code}: {:?}", started.elapsed());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusal_with_a_longer_delay_than_the_time_of_a_review_is_reported() {
+        let refusal = json!({"kind": "Status", "code": 429, "message": "too many requests",
+            "details": {"retryAfterSeconds": 30}});
+        let clients = testing::clients(move |_, _, _| (429, refusal.to_string().into_bytes())).await;
+        let reviewer = Reviewer::new((*clients).clone(), ReviewMetrics::new(&Metrics::new(), "authn"));
+        let error = reviewer.review(PATH, &TokenReview::default()).await.expect_err("a refusal");
+        assert_eq!(
+            error.to_string(),
+            format!("{PATH}: too many requests (429), which requested a delay of 30s; no other response within 10s")
+        );
+        assert!(matches!(error, ReviewError::Refused { code: 429, .. }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusal_whose_body_never_ends_is_reported() {
+        let layer = RequestLayer::new(|_, _, _| {
+            Box::pin(async {
+                let body = StreamBody::new(futures::stream::pending()).boxed_unsync();
+                Ok(http::Response::builder().status(503).body(body).expect("a response"))
+            })
+        });
+        let options = ConnectOptions {
+            master: Some("http://127.0.0.1:9".into()),
+            proxies: ProxyEnvironment::default(),
+            layer: Some(layer),
+            ..ConnectOptions::default()
+        };
+        let clients = connect(&options).await.expect("clients");
+        let reviewer = Reviewer::new(clients, ReviewMetrics::new(&Metrics::new(), "authn"));
+        let error = reviewer.review(PATH, &TokenReview::default()).await.expect_err("a refusal");
+        assert!(matches!(error, ReviewError::Refused { code: 503, .. }), "{error}");
     }
 
     #[tokio::test(start_paused = true)]
