@@ -39,8 +39,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rate for a zone with `size` nodes. A zone without any ready node has the normal rate: its pods can
-    /// run in another zone.
+    /// Returns the rate for a zone that had `size` nodes when it entered its state. A zone without any ready node has the
+    /// normal rate: its pods can run in another zone.
     fn of(&self, state: State, size: usize) -> f64 {
         match state {
             State::Partial if size > self.large => self.reduced,
@@ -158,6 +158,10 @@ impl Backoff {
 pub struct Zone {
     /// State after the last pass.
     pub state: State,
+    /// Number of counted nodes when the zone entered its state. The rate depends on it: a zone that grows or shrinks
+    /// while it is partially disrupted neither begins nor stops to be tainted. Upstream: pkg/controller/nodelifecycle,
+    /// setLimiterInZone, which is called at changes of the state.
+    size_at_change: usize,
     /// Limits the rate of its taints.
     pub pace: Pace,
     /// Delays its next taint after a failed write.
@@ -204,7 +208,13 @@ impl Zone {
     /// Creates a zone that was never evaluated.
     pub fn new(rates: &Rates, now: Instant) -> Self {
         let pace = Pace::new(rates.normal, now);
-        Self { state: State::Initial, pace, backoff: Backoff::default(), waiting: Waiting::default() }
+        Self {
+            state: State::Initial,
+            size_at_change: 0,
+            pace,
+            backoff: Backoff::default(),
+            waiting: Waiting::default(),
+        }
     }
 }
 
@@ -244,8 +254,11 @@ pub fn update_disruption(
             zone.waiting = Waiting::default();
             zone.pace.set_rate(0.0, now);
         } else if size > 0 || all_failed {
-            zone.state = state(name);
-            zone.pace.set_rate(rates.of(zone.state, size), now);
+            let before = std::mem::replace(&mut zone.state, state(name));
+            if zone.state != before || all_failed {
+                zone.size_at_change = size;
+            }
+            zone.pace.set_rate(rates.of(zone.state, zone.size_at_change), now);
         }
     }
     match (all_failed, all_fail) {

@@ -386,6 +386,30 @@ fn loss_and_return_of_all_nodes_stop_and_resume_evictions() {
         ("most of a large zone", &[(&[("a", 100, 45)], DisruptionChange::None, &[Some(100)])]),
         ("a zone of fifty is not large", &[(&[("a", 50, 20)], DisruptionChange::None, &[None])]),
         (
+            "a partially disrupted zone becomes large",
+            &[
+                (&[("a", 50, 20)], DisruptionChange::None, &[None]),
+                (&[("a", 60, 20)], DisruptionChange::None, &[None]),
+                (&[("a", 60, 60)], DisruptionChange::None, &[Some(10)]),
+                (&[("a", 60, 20)], DisruptionChange::None, &[Some(100)]),
+            ],
+        ),
+        (
+            "a partially disrupted large zone shrinks",
+            &[
+                (&[("a", 51, 20)], DisruptionChange::None, &[Some(100)]),
+                (&[("a", 40, 10)], DisruptionChange::None, &[Some(100)]),
+                (&[("a", 0, 0), ("b", 1, 1)], DisruptionChange::None, &[Some(100), Some(10)]),
+            ],
+        ),
+        (
+            "a failed zone counts again after all had failed",
+            &[
+                (&[("a", 3, 0), ("b", 3, 0)], DisruptionChange::AllFailed, &[None, None]),
+                (&[("a", 3, 0), ("b", 3, 3)], DisruptionChange::SomeRecovered, &[Some(10), Some(10)]),
+            ],
+        ),
+        (
             "a zone that does not count",
             &[
                 (&[("a", 0, 0)], DisruptionChange::None, &[Some(10)]),
