@@ -12,7 +12,8 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde::Deserialize;
 
-use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
+use crate::journal::note_retry_after;
 
 const INDEX: &str = "/openapi/v3";
 /// The start of the path of each document.
@@ -114,8 +115,9 @@ impl OpenApi {
         let request = request.map_err(|error| unreadable(path, error.to_string()))?;
         let response = self.clients.send(&Identity::Own, request, MAX_BYTES).await?;
         if response.status() != StatusCode::OK {
-            let reason = refusal(response).await.to_string();
-            return Err(OpenApiError::Refused { path: path.to_owned(), reason });
+            let status = refusal(response).await;
+            note_retry_after(retry_after(&status).unwrap_or_default());
+            return Err(OpenApiError::Refused { path: path.to_owned(), reason: status.to_string() });
         }
         let body = response.into_body().collect().await;
         Ok(body.map_err(|error| unreadable(path, error.to_string()))?.to_bytes())

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::causes::{problem, with_causes};
+use super::refusal::retry_after_header;
 use crate::lock::lock;
 
 /// The namespace of the controllers' service accounts.
@@ -25,7 +26,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 const MIN_LIFETIME: Duration = Duration::from_secs(600);
 /// The fraction of its lifetime after which a token is replaced.
 const REPLACE_AFTER: f64 = 0.8;
-/// Time for which a failure is returned to all callers.
+/// Time for which a failure is returned to all callers; longer if the server has requested it by a Retry-After.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// Time between a failed TokenRequest and the next one, if there is an older token.
 const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -104,6 +105,8 @@ pub enum TokenError {
         status: u16,
         /// The message of the server.
         message: String,
+        /// The delay before the next request that the server has requested.
+        retry_after: Option<Duration>,
     },
     /// The response contains no token.
     #[error("service account {account}: the response to the TokenRequest contains no token")]
@@ -111,6 +114,16 @@ pub enum TokenError {
         /// `kube-system/<name>`.
         account: String,
     },
+}
+
+impl TokenError {
+    /// Returns the delay before the next TokenRequest that the server has requested.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unreachable { .. } | Self::NoToken { .. } => None,
+        }
+    }
 }
 
 impl ServiceAccountToken {
@@ -137,7 +150,8 @@ impl ServiceAccountToken {
     /// replaced, it stays in use until the server refuses it.
     ///
     /// # Errors
-    /// [`TokenError`] when there is none. For one second, later callers get the same error without another request.
+    /// [`TokenError`] when there is none. For one second, or as long as the server requests, later callers get the same
+    /// error without another request.
     pub async fn token(&self) -> Result<Arc<str>, TokenError> {
         match self.0.cached() {
             Some(CachedToken::Token(token)) => Ok(token),
@@ -211,15 +225,18 @@ impl Account {
         let state = self.state();
         let now = Instant::now();
         let since_failure = state.failed.as_ref().map(|(at, error)| (now.duration_since(*at), error));
+        let is_within = |(since, error): (Duration, &TokenError), min: Duration| {
+            since < min.max(error.retry_after().unwrap_or_default())
+        };
         match &state.live {
             Some(live) if now < live.replace_at => Some(CachedToken::Token(live.token.clone())),
-            Some(live) if since_failure.is_some_and(|(since, _)| since < RENEWAL_RETRY_DELAY) => {
+            Some(live) if since_failure.is_some_and(|failure| is_within(failure, RENEWAL_RETRY_DELAY)) => {
                 Some(CachedToken::Token(live.token.clone()))
             }
             Some(live) if now < live.expires_at => Some(CachedToken::Aging(live.token.clone())),
             Some(_) => None,
             None => since_failure
-                .filter(|(since, _)| *since < FAILURE_TTL)
+                .filter(|failure| is_within(*failure, FAILURE_TTL))
                 .map(|(_, error)| CachedToken::Failure(error.clone())),
         }
     }
@@ -298,6 +315,7 @@ impl Account {
             .map_err(|error| unreachable(error.to_string()))?;
         let response = self.own.send(request).await.map_err(|error| unreachable(problem(error)))?;
         let status = response.status();
+        let retry_after = retry_after_header(response.headers());
         let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| unreachable(with_causes(&*error)))?.to_bytes();
         if status.is_success() {
@@ -308,6 +326,7 @@ impl Account {
             step,
             status: status.as_u16(),
             message: refusal(status, &body),
+            retry_after,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Response, header};
+use http::{HeaderMap, Response, header};
 use http_body_util::{BodyExt, Limited};
 use kinds::envelope::{self, ApiStatus, ContinueToken};
 use kube::client::Body;
@@ -26,6 +26,15 @@ pub(crate) fn retry_after(status: &ApiStatus) -> Option<Duration> {
     status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
+/// Returns the delay of a Retry-After header in seconds, at most a minute.
+pub(super) fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
+    header_seconds(headers).map(|seconds| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
+}
+
+fn header_seconds(headers: &HeaderMap) -> Option<u32> {
+    headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()
+}
+
 /// The fields of a `Status` in JSON.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -40,7 +49,7 @@ struct Head {
 /// Returns the error in a response; without a `Status` of the API in the body, one derived from the HTTP status.
 pub(crate) async fn refusal(response: Response<Body>) -> ApiStatus {
     let code = response.status().as_u16();
-    let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+    let retry_after = header_seconds(response.headers());
     let body = timeout(TIMEOUT, Limited::new(response.into_body(), MAX_BODY_BYTES).collect()).await;
     let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     let read = envelope::unwrap(&body).and_then(ApiStatus::decode).ok().or_else(|| json_status(&body));

@@ -19,7 +19,7 @@ use kinds::envelope::ApiStatus;
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
-use crate::client::{Clients, Identity, Lane, SendError, refusal};
+use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
 use names::{KeepName, is_name, static_name};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -383,6 +383,21 @@ struct Cache {
     requested_at: Option<Instant>,
     /// A response is new, and the snapshot does not contain it yet.
     is_changed: bool,
+    /// The last refusal with a Retry-After, and the time until which it allows no request.
+    refused: Option<(Instant, Refusal)>,
+}
+
+/// A refused request.
+#[derive(Debug, Clone)]
+struct Refusal {
+    path: &'static str,
+    status: ApiStatus,
+}
+
+impl From<Refusal> for DiscoveryError {
+    fn from(Refusal { path, status }: Refusal) -> Self {
+        Self::Refused { path, status }
+    }
 }
 
 /// The resources that the server serves, shared by all controllers.
@@ -407,17 +422,28 @@ impl Discovery {
     /// Returns the resources that the server serves; requests them again if the known state is older than `age`.
     ///
     /// # Errors
-    /// When a request fails or a response cannot be read; the known state is kept.
+    /// When a request fails or a response cannot be read; the known state is kept. After a refusal with a Retry-After,
+    /// the same error is returned without another request until that time.
     pub async fn no_older_than(&self, age: Duration) -> Result<Arc<Snapshot>, DiscoveryError> {
         let mut cache = self.cache.lock().await;
         if cache.requested_at.is_some_and(|requested_at| requested_at.elapsed() <= age) {
             return Ok(self.current());
         }
+        if let Some((until, refusal)) = &cache.refused
+            && Instant::now() < *until
+        {
+            return Err(refusal.clone().into());
+        }
         for (index, path) in ROOTS.into_iter().enumerate() {
             // Stored in the cache, because the next request may fail. The retry then gets "not modified" for this path,
             // although the snapshot lacks the response.
-            let is_new = self.fetch_root(path, &mut cache.roots[index]).await?;
-            cache.is_changed |= is_new;
+            let fetched = self.fetch_root(path, &mut cache.roots[index]).await;
+            if let Err(DiscoveryError::Refused { path, status }) = &fetched
+                && let Some(delay) = retry_after(status)
+            {
+                cache.refused = Some((Instant::now() + delay, Refusal { path, status: status.clone() }));
+            }
+            cache.is_changed |= fetched?;
         }
         cache.requested_at = Some(Instant::now());
         if std::mem::take(&mut cache.is_changed) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
@@ -110,6 +111,22 @@ async fn new_document_is_kept_when_the_next_request_fails() {
     discovery.no_older_than(Duration::ZERO).await.expect_err("the second request fails");
     let last = discovery.no_older_than(Duration::ZERO).await.expect("both documents");
     assert_eq!(plurals(&last), ["nodes", "sets"], "the document before the failure was lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_discovery_is_requested_again_when_the_server_allows_it() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let clients = crate::testing::clients(move |_, _, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        (429, br#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":30}}"#.to_vec())
+    });
+    let discovery = Discovery::new(clients.await);
+    for (seconds, expected) in [(0, 1), (2, 1), (27, 1), (2, 2)] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        discovery.no_older_than(Duration::ZERO).await.expect_err("a refusal");
+        assert_eq!(requests.load(Ordering::SeqCst), expected);
+    }
 }
 
 #[test]

@@ -237,7 +237,10 @@ pub async fn serves(clients: &Clients, resource: &Resource) -> Result<bool, Watc
     loop {
         match served(clients, &uri, resource.plural).await {
             Err(WatchError::Refused(status)) if status.code == 404 && !status.is_from_proxy() => return Ok(false),
-            Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(500)).await,
+            Err(error) if tokio::time::Instant::now() < deadline => {
+                let pause = error.retry_after().max(Duration::from_millis(500));
+                tokio::time::sleep_until(deadline.min(tokio::time::Instant::now() + pause)).await;
+            }
             response => return response,
         }
     }

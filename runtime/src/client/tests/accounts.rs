@@ -168,6 +168,34 @@ async fn only_the_used_token_is_discarded() {
     assert_eq!(account.token().await.expect("a token"), second);
 }
 
+#[tokio::test(start_paused = true)]
+async fn refused_token_request_is_repeated_when_the_server_allows_it() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let layer = RequestLayer::new(move |_, _, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            let mut refused = response(429, r#"{"kind":"Status","message":"too many requests"}"#);
+            refused.headers_mut().insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("30"));
+            Ok(refused.map(|body| body.map_err(Into::into).boxed_unsync()))
+        })
+    });
+    let options = ConnectOptions {
+        master: Some("http://127.0.0.1:9".into()),
+        proxies: ProxyEnvironment::default(),
+        layer: Some(layer),
+        ..ConnectOptions::default()
+    };
+    let clients = connect(&options).await.expect("clients");
+    let account = ServiceAccountToken::new(clients.control, "a");
+    for (seconds, expected) in [(0, 1), (2, 1), (27, 1), (2, 2)] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let error = account.token().await.expect_err("a refusal");
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(30)));
+        assert_eq!(requests.load(Ordering::SeqCst), expected);
+    }
+}
+
 /// A server that hangs must not block requests whose token is valid for another twelve minutes.
 #[tokio::test(start_paused = true)]
 async fn aging_token_is_used_while_its_renewal_hangs() {
