@@ -247,8 +247,8 @@ impl<K: Kind> Store<K> {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
-    /// Returns true if the newest state of an object cannot be decoded. If it is false, a record that is read afterwards
-    /// and missing belongs to no object on the server.
+    /// Returns true if the newest state of an object cannot be decoded. Otherwise, if a record that is read afterwards
+    /// is missing, there is no such object on the server.
     pub fn is_undecodable(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key)
     }

@@ -52,9 +52,9 @@ impl Listing {
     /// Records that a list failed.
     ///
     /// A server that streams the objects but never the end of the list (some aggregated APIs) gets no request for a
-    /// stream again. A refused stream says nothing about other forms: a role may allow `list` but not `watch`, and some
-    /// aggregated APIs do not watch. Upstream: client-go tools/cache, Reflector: an error of a streaming list other than
-    /// overload or a refused connection leads to LIST.
+    /// stream again. A server that refuses the stream may still list: a role may allow `list` but not `watch`, and some
+    /// aggregated APIs do not watch. Upstream: client-go tools/cache, Reflector falls back to LIST after any error of a
+    /// streaming list except overload and a refused connection.
     ///
     /// If the server compacts its history before the last page was read, the next pages would expire, too: only a list
     /// in one response is fast enough. Upstream: client-go tools/pager, FullListIfExpired.

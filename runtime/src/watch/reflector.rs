@@ -183,19 +183,7 @@ impl Reflector {
             Err(error) => error,
         };
         if !self.is_listed {
-            let (from, retry) = (self.listing.form(), self.listing.failed(&error));
-            let next = self.listing.form();
-            if retry == Retry::Now && error.is_streaming_unsupported() {
-                info!(kind, %error, "streaming lists not supported; listing by pages");
-            } else if retry == Retry::Now {
-                warn!(kind, %error, "watch refused; listing by pages");
-            } else {
-                warn!(kind, %error, ?from, ?next, "list failed");
-            }
-            if let WatchError::Panicked(_) = error {
-                progress.count_panic();
-            }
-            return retry;
+            return self.settle_list(&error);
         }
         self.is_history_doubtful = true;
         match &error {
@@ -223,6 +211,24 @@ impl Reflector {
         }
         self.is_listed = false;
         Retry::Later
+    }
+
+    /// Logs the failure of a list and selects the form of the next one. Returns the time at which that one begins.
+    fn settle_list(&mut self, error: &WatchError) -> Retry {
+        let (kind, progress) = (self.scope.resource.plural, self.store.progress());
+        let (from, retry) = (self.listing.form(), self.listing.failed(error));
+        let next = self.listing.form();
+        match retry {
+            Retry::Now if error.is_streaming_unsupported() => {
+                info!(kind, %error, "streaming lists not supported; listing by pages");
+            }
+            Retry::Now => warn!(kind, %error, "watch refused; listing by pages"),
+            Retry::Later => warn!(kind, %error, ?from, ?next, "list failed"),
+        }
+        if let WatchError::Panicked(_) = error {
+            progress.count_panic();
+        }
+        retry
     }
 
     async fn list_and_watch(&mut self) -> Result<(), WatchError> {

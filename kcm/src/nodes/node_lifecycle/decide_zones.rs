@@ -39,8 +39,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Returns the rate for a zone that had `size` nodes when it entered its state. A zone without any ready node has the
-    /// normal rate: its pods can run in another zone.
+    /// Returns the rate for a zone that had `size` nodes when it entered its state. A zone without any ready node has
+    /// the normal rate: its pods can run in another zone.
     fn of(&self, state: State, size: usize) -> f64 {
         match state {
             State::Partial if size > self.large => self.reduced,
