@@ -1,5 +1,7 @@
 //! The form in which a kind is listed, and the fallback if the server does not support that form.
 
+use kinds::envelope::ApiStatus;
+
 use super::frames::FrameError;
 use super::request::WatchError;
 use crate::client::SendError;
@@ -94,7 +96,8 @@ fn is_retriable_as_stream(error: &WatchError) -> bool {
 
 /// Returns true if the server has refused to watch the kind; it may still list it.
 fn is_watch_denied(error: &WatchError) -> bool {
-    matches!(error, WatchError::Refused(status) if matches!(status.code, 403..=405) && status.retry_after.is_none())
+    let is_denial = |status: &ApiStatus| matches!(status.code, 403..=405) && status.retry_after.is_none();
+    matches!(error, WatchError::Refused(status) if is_denial(status)) && !is_retriable_as_stream(error)
 }
 
 /// Returns true if the server could not be reached or accepts no list at all now: another form would not help.
@@ -110,16 +113,14 @@ fn would_fail_in_any_form(error: &WatchError) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use kinds::envelope::ApiStatus;
-
     use super::*;
 
     fn refused(code: u16) -> WatchError {
         WatchError::Refused(ApiStatus { code, ..ApiStatus::default() })
     }
 
-    fn overloaded() -> WatchError {
-        WatchError::Refused(ApiStatus { reason: "TooManyRequests".into(), ..ApiStatus::default() })
+    fn overloaded(code: u16) -> WatchError {
+        WatchError::Refused(ApiStatus { code, reason: "TooManyRequests".into(), ..ApiStatus::default() })
     }
 
     fn silent() -> WatchError {
@@ -141,7 +142,8 @@ mod tests {
             ("internal error", Streamed, refused(500), Paged, Streamed),
             ("broken stream", Streamed, broken(), Paged, Streamed),
             ("overloaded server", Streamed, refused(429), Streamed, Streamed),
-            ("overload reported by an event", Streamed, overloaded(), Streamed, Streamed),
+            ("overload reported by an event", Streamed, overloaded(200), Streamed, Streamed),
+            ("overload reported as a denial", Streamed, overloaded(403), Streamed, Streamed),
             ("no right to watch", Streamed, refused(403), Paged, Streamed),
             ("kind without watch", Streamed, refused(404), Paged, Streamed),
             ("method not allowed", Streamed, refused(405), Paged, Streamed),
