@@ -152,6 +152,16 @@ impl Ensured {
     }
 }
 
+/// The result of a `follow_targets` that set the targets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The names of other Services in the same namespace to which the load balancer also sends traffic.
+    pub others: BTreeSet<String>,
+    /// The refusal of a change that targets need to get traffic, such as a rule of a firewall. It becomes an Event, and
+    /// the call is repeated after a pause. New targets are set in the meantime.
+    pub refused: Option<CloudError>,
+}
+
 /// The lifecycle phase of a load balancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -338,17 +348,16 @@ pub trait LoadBalancers: Send + Sync {
     /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of
     /// targets, is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
     ///
-    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If some
-    /// of them exist and are not in the spec, the caller repeats the call with them in `spec.others` and
-    /// `Targets::others`.
+    /// Returns the other Services to which the load balancer also sends traffic. If some of them exist and are not in
+    /// the spec, the caller repeats the call with them in `spec.others` and `Targets::others`.
     ///
     /// The default changes nothing: targets stay as they are until the Service is valid.
     ///
     /// # Errors
     /// `NotFound` if there is no load balancer; never `Invalid`.
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
         let _ = (spec, targets);
-        Ok(BTreeSet::new())
+        Ok(Followed::default())
     }
 
     /// Records that no process has created anything for a Service: it had no finalizer before. Called before its first

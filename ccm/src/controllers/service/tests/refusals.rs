@@ -1,0 +1,72 @@
+//! Invalid Services after a restart whose targets are set, while the cloud refuses a change that the targets need.
+
+use std::sync::Arc;
+
+use provider_mock::MockConfig;
+use providers::{CloudError, ErrorKind};
+use runtime::lock::lock;
+
+use super::simulation::{Process, Simulation, annotated, key, node, pass, service};
+
+/// Returns a Service with a load balancer that is invalid after a restart, while the cloud refuses to open a group.
+async fn with_refusal() -> (Arc<Simulation>, Process) {
+    let sim = Simulation::new(MockConfig::default());
+    sim.create(service("web"));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    process.crash().await;
+    sim.change(&key("web"), |service| annotated(service, &[("mock.cloud/scheme", "inside")]));
+    sim.take_events();
+    lock(&sim.answers).refused = Some(CloudError::new(ErrorKind::Quota, "Open", "group sg-1 is full"));
+    let process = Process::start(&sim, 1);
+    pass(1.0).await;
+    (sim, process)
+}
+
+/// Returns the number of events so far about the refusal.
+fn reports(sim: &Simulation) -> usize {
+    let report = "Warning UpdateLoadBalancerFailed web: Error updating targets while the Service is invalid: \
+                  Open: group sg-1 is full";
+    sim.take_events().iter().filter(|event| *event == report).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusal_is_reported_and_retried_with_backoff_until_it_ends() {
+    let (sim, process) = with_refusal().await;
+    assert_eq!(reports(&sim), 1);
+    let begun = sim.acts();
+    pass(28.0).await;
+    process.deliver(&key("web"));
+    pass(0.5).await;
+    assert_eq!(sim.acts(), begun, "a change of the Service does not shorten the pause");
+    pass(1.0).await;
+    assert_eq!((sim.acts() - begun, reports(&sim)), (1, 0), "after 30 s; the same refusal is reported again later");
+    pass(3600.0).await;
+    let calls = sim.acts() - begun;
+    assert!((10..=15).contains(&calls), "{calls} calls in an hour");
+    assert!((8..=13).contains(&reports(&sim)), "an Event is never older than the pause");
+    lock(&sim.answers).refused = None;
+    pass(300.0).await;
+    let calls = sim.acts();
+    pass(3600.0).await;
+    assert_eq!((sim.acts(), reports(&sim)), (calls, 0), "nothing is repeated after a success");
+}
+
+#[tokio::test(start_paused = true)]
+async fn targets_follow_during_the_pause_after_a_refusal() {
+    let (sim, process) = with_refusal().await;
+    let begun = sim.acts();
+    for count in [3, 1] {
+        sim.set_nodes((0..count).map(|number| node(&format!("node-{number}"))).collect());
+        process.nodes_changed();
+        pass(1.0).await;
+        assert_eq!(sim.cloud.snapshot().balancers[0].targets.len(), count);
+    }
+    assert_eq!(sim.acts() - begun, 2, "each set of targets is sent once");
+    assert_eq!(reports(&sim), 1, "only the first refusal counts");
+    lock(&sim.answers).refused = None;
+    pass(26.0).await;
+    assert_eq!(sim.acts() - begun, 2, "the pause ends when it would have ended without new targets");
+    pass(3.0).await;
+    assert_eq!(sim.acts() - begun, 3);
+}
