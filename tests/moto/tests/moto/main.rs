@@ -135,6 +135,12 @@ fn main() -> std::process::ExitCode {
         },
         refusals::{
             refused_update_of_targets_is_retried, security_groups_of_nodes_are_read_again_after_one_was_deleted,
+            full_security_group_of_nodes_is_reported_and_opened_once_it_has_room,
+            refused_opening_for_a_new_node_is_reported_by_the_next_ensure,
+            targets_are_registered_while_their_security_groups_cannot_be_read,
+            refused_opening_is_repeated_while_another_change_is_refused,
+            refused_target_is_reported_and_registered_later,
+            refused_target_of_an_invalid_service_is_registered_later,
             address_outside_of_the_network_is_named_with_all_zones,
         },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},

@@ -488,7 +488,8 @@ fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, 
             error.message
         )),
         ErrorKind::Quota => Ok(format!(
-            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: {}",
+            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: the quota \
+             \"Inbound or outbound rules per security group\" is reached ({})",
             error.message
         )),
         _ => Err(error),

@@ -125,7 +125,16 @@ impl Balancers {
         network: &'a Network,
         id: &'a LoadBalancerId,
     ) -> Caller<'a> {
-        Caller { session, network, id, records: self.records(), warnings: Vec::new(), unconfirmed: Vec::new() }
+        let records = self.records();
+        Caller {
+            session,
+            network,
+            id,
+            records,
+            warnings: Vec::new(),
+            refused: BTreeSet::new(),
+            unconfirmed: Vec::new(),
+        }
     }
 
     /// Returns the settings of a Service.

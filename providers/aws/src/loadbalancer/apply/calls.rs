@@ -149,8 +149,10 @@ pub(crate) struct Caller<'a> {
     pub id: &'a LoadBalancerId,
     /// Storage for the record of this cluster's targets in shared target groups, if there is one.
     pub records: Option<&'a dyn Records>,
-    /// Warnings about single targets that failed while the others succeeded.
+    /// Warnings about single targets that AWS refused, while the others succeeded.
     pub warnings: Vec<String>,
+    /// These targets, with the ARN of the target group.
+    pub refused: BTreeSet<(String, Target)>,
     /// Load balancers that AWS returned as created, and that could not be confirmed to be the Service's.
     pub unconfirmed: Vec<String>,
 }
@@ -273,6 +275,7 @@ impl Caller<'_> {
                 }
                 Err(error) if error.is_invalid() => {
                     self.warnings.push(format!("target {} gets no traffic: {}", batch[0].id, error.message));
+                    self.refused.insert((arn.to_owned(), batch[0].clone()));
                 }
                 response => drop(response?),
             }

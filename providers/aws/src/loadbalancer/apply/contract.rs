@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use providers::{
-    CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
-    Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Followed, Forecast, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancers, Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
 };
 use tokio::time::Instant;
 
@@ -69,6 +69,7 @@ impl LoadBalancers for Balancers {
         drop(self.stop_following(&spec.id));
         state.begin(false);
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        state.refusals.begin();
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
@@ -81,7 +82,7 @@ impl LoadBalancers for Balancers {
                 tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
             }
         }
-        result.map_err(to_retryable)
+        result.map_err(|error| to_retryable(with_refusals(error, &state)))
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
@@ -94,8 +95,8 @@ impl LoadBalancers for Balancers {
         self.set_all_targets(spec, &work, &mut state).await.map_err(refusal_to_retryable)
     }
 
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
-        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(BTreeSet::new()) };
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
+        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(Followed::default()) };
         let session = self.sessions.get()?;
         let mut state = self.states.lock(&spec.id).await;
         state.forget_created();
@@ -192,12 +193,16 @@ impl Balancers {
         if work.settings.alb.is_some() {
             return Ok(());
         }
+        state.refusals.begin();
         let (is_alone, updated) = self.update_classic(work, state).await;
-        if is_alone {
-            return updated;
+        let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
+        updated.and(groups)?;
+        if state.refusals.is_new() {
+            // The caller continues with `ensure`, which reports the refusal and is repeated.
+            let message = "AWS refused a target, or to open its security group";
+            return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));
         }
-        let groups = self.set_group_targets(spec, work, state).await;
-        updated.and(groups)
+        Ok(())
     }
 
     /// Updates the targets of target groups.
@@ -213,8 +218,8 @@ impl Balancers {
                 return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
             }
         }
-        let Access { needs_stack, pending, .. } = self.open_nodes(work, state).await?;
-        if needs_stack {
+        let opened = self.open_nodes(work, state).await;
+        if let Ok(Access { needs_stack: true, pending, .. }) = &opened {
             let ensured = self.ensure_stack(spec, work, state).await.inspect_err(|_| {
                 state.record_failure(Instant::now());
             })?;
@@ -222,9 +227,15 @@ impl Balancers {
                 // The caller continues with `ensure`.
                 return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", "the load balancer is being changed"));
             }
-            return retry_pending(&pending);
+            return retry_pending(pending);
         }
-        match self.update_targets(work, state).await? {
+        if opened.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Throttled { .. })) {
+            return opened.map(drop);
+        }
+        // Other targets do not depend on the security groups of new ones.
+        let updated = self.update_targets(work, state).await?;
+        let Access { pending, .. } = opened?;
+        match updated {
             Some(()) => retry_pending(&pending),
             None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
         }
@@ -245,6 +256,14 @@ fn refusal_to_retryable(error: CloudError) -> CloudError {
     match error.kind {
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,
+    }
+}
+
+/// Adds to the error of an `ensure` what AWS refused for the targets of the existing load balancer.
+fn with_refusals(error: CloudError, state: &BalancerState) -> CloudError {
+    match state.refusals.text() {
+        Some(refusals) => CloudError { message: format!("{}; {refusals}", error.message), ..error },
+        None => error,
     }
 }
 

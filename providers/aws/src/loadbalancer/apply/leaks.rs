@@ -186,6 +186,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
             id,
             records: None,
             warnings: Vec::new(),
+            refused: BTreeSet::new(),
             unconfirmed: Vec::new(),
         };
         for step in &steps {

@@ -20,6 +20,7 @@ use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group, without_duplicates};
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
@@ -36,8 +37,6 @@ pub(super) struct Access {
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
-    /// A message for each security group that AWS did not allow to open.
-    pub refused: Vec<String>,
 }
 
 /// Applies a sent change to the known state of its target group.
@@ -107,9 +106,8 @@ impl Balancers {
             };
             changes.push(change_of(work, requested, group));
         }
-        for warning in self.change_targets(work.session, work.id, (&mut groups, changes), state).await? {
-            tracing::warn!(service = %work.id, "{warning}");
-        }
+        let refused = self.change_targets(work.session, work.id, (&mut groups, changes), state).await?;
+        note_refusals(work, &refused, state);
         state.known = Some(groups);
         Ok(Some(()))
     }
@@ -149,7 +147,11 @@ impl Balancers {
         for (group, change) in full {
             caller.register(&group.arn, group.target_type, &change.register).await?;
         }
-        groups.iter_mut().zip(changes).for_each(|(group, change)| note_change(group, change));
+        for (group, change) in groups.iter_mut().zip(changes) {
+            note_change(group, change);
+            // The next change of targets registers refused ones again.
+            group.targets.retain(|target| !caller.refused.contains(&(group.arn.clone(), target.clone())));
+        }
         state.changed = Some(Instant::now());
         Ok(caller.warnings)
     }
@@ -234,6 +236,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
+        // The `ensure` that failed may never get to the security groups that AWS did not allow to open before.
+        state.openings = Openings::default();
         let undescribed = self.find_groups_and_follow(spec, work, state).await;
         if state.known.is_none() {
             return undescribed;
@@ -266,7 +270,7 @@ impl Balancers {
             Some(name) if settings.opens_targets() => {
                 let (_, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;
                 let needs_stack = !state.openings.covers(from_ref(name), &groups, &ports);
-                Ok(Access { needs_stack, pending, ..Access::default() })
+                Ok(Access { needs_stack, pending })
             }
             _ => self.open_to_shared_group(work, state).await,
         }
@@ -290,11 +294,9 @@ impl Balancers {
             return Ok(access);
         }
         let Opened { refused, .. } = self.open_targets(session, &groups, &backend, &ports).await?;
-        for refusal in &refused {
-            tracing::warn!(service = %work.id, "{refusal}");
-        }
+        note_refusals(work, &refused, state);
         state.openings.add(from_ref(&backend), &groups, &ports);
-        Ok(Access { refused, ..access })
+        Ok(access)
     }
 }
 
@@ -316,6 +318,14 @@ fn forwarded(
         groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, observed.target_group_by_arn(arn)?))));
     }
     groups
+}
+
+/// Logs and records targets that AWS refused, or security groups of targets that AWS did not allow to open.
+pub(super) fn note_refusals(work: &Work<'_>, refused: &[String], state: &mut BalancerState) {
+    for refusal in refused {
+        tracing::warn!(service = %work.id, "{refusal}");
+    }
+    state.refusals.add(refused);
 }
 
 /// Returns an error that makes the caller retry while the security groups of new pods are not known: their targets are

@@ -144,6 +144,7 @@ impl Balancers {
                      destination is kept"
                 ));
             }
+            state.refusals.add(&warnings);
             all.warnings.extend(warnings);
             all.addresses
                 .extend(addresses.into_iter().filter(|address| !all.addresses.contains(address)).collect::<Vec<_>>());

@@ -53,10 +53,14 @@ impl Balancers {
             return Ok(ensured);
         }
         let mut ensured = self.ensure_service(spec, work, state).await?;
+        if ensured.progress == Progress::Settled {
+            ensured.check_after = state.refusals.report();
+        }
         match &mut state.unverified {
             Some(unverified) if ensured.progress == Progress::Settled => {
                 unverified.ensured = Some(ensured.clone());
-                ensured.check_after = Some(unverified.visible.saturating_duration_since(Instant::now()));
+                let visible = unverified.visible.saturating_duration_since(Instant::now());
+                ensured.check_after = ensured.check_after.into_iter().chain([visible]).min();
             }
             _ => state.unverified = None,
         }
