@@ -207,9 +207,7 @@ impl Balancers {
         port: u16,
         group: &ObservedTargetGroup,
     ) -> Result<ReadGroup, CloudError> {
-        let records = self.records().ok_or_else(|| {
-            CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
-        })?;
+        let records = self.records().ok_or_else(no_records)?;
         let recorded = target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await?;
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
@@ -271,7 +269,10 @@ impl Balancers {
         listing: &Listing,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        let (None, Some(records)) = (&state.registered, self.records()) else { return Ok(()) };
+        if state.registered.is_some() {
+            return Ok(());
+        }
+        let Some(records) = self.records() else { return if names_groups { Err(no_records()) } else { Ok(()) } };
         let mut found = BTreeMap::new();
         let shared = listing.target_groups.iter().map(|(group, _)| group).filter(|group| {
             ownership::is_shared(&group.tags, &session.cluster) && !ownership::is_of_a_service(&group.tags)
@@ -387,6 +388,11 @@ impl Balancers {
         }
         Ok(words)
     }
+}
+
+/// Returns the error about records that the process has not received access to yet.
+fn no_records() -> CloudError {
+    CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
 }
 
 /// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind
