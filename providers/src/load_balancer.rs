@@ -139,7 +139,8 @@ pub struct Ensured {
     /// are removed.
     pub annotations: BTreeMap<String, String>,
     /// The delay before one more call for a settled load balancer: an earlier process may have created resources that
-    /// the cloud did not list in this call. `None`: the next check for drift is soon enough.
+    /// the cloud did not list in this call, or the cloud refused something, as a warning states, and may allow it later.
+    /// `None`: the next check for drift is soon enough.
     #[serde(default)]
     pub check_after: Option<Duration>,
 }
