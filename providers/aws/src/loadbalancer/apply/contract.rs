@@ -197,7 +197,7 @@ impl Balancers {
         let (is_alone, updated) = self.update_classic(work, state).await;
         let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
         updated.and(groups)?;
-        if state.refusals.is_new() {
+        if state.refusals.is_new(Instant::now()) {
             // The caller continues with `ensure`, which reports the refusal and is repeated.
             let message = "AWS refused a target, or to open its security group";
             return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));
@@ -261,10 +261,9 @@ fn refusal_to_retryable(error: CloudError) -> CloudError {
 
 /// Adds to the error of an `ensure` what AWS refused for the targets of the existing load balancer.
 fn with_refusals(error: CloudError, state: &BalancerState) -> CloudError {
-    match state.refusals.text() {
-        Some(refusals) => CloudError { message: format!("{}; {refusals}", error.message), ..error },
-        None => error,
-    }
+    let Some(refusals) = state.refusals.text() else { return error };
+    let CloudError { kind, operation, request_id, message } = error;
+    CloudError { request_id, ..CloudError::new(kind, operation, format!("{message}; {refusals}")) }
 }
 
 /// Returns the error about a deletion that AWS does not finish.

@@ -54,7 +54,7 @@ impl Balancers {
         }
         let mut ensured = self.ensure_service(spec, work, state).await?;
         if ensured.progress == Progress::Settled {
-            ensured.check_after = state.refusals.report();
+            ensured.check_after = state.refusals.report(Instant::now());
         }
         match &mut state.unverified {
             Some(unverified) if ensured.progress == Progress::Settled => {
