@@ -166,20 +166,6 @@ impl Step {
         matches!(self, Self::Deregister { .. })
     }
 
-    /// Returns true if the step makes room for a rule, listener or certificate that the other step adds, in case AWS
-    /// refuses the other one because of a quota.
-    pub(crate) fn makes_room_for(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Revoke { group, .. }, Self::Authorize { group: other, .. }) => group == other,
-            // The name of the load balancer follows its type in the ARN of a listener.
-            (Self::DeleteListener { arn }, Self::CreateListener { balancer, .. }) => {
-                arn.split('/').nth(2) == Some(balancer)
-            }
-            (Self::RemoveCertificates { .. }, Self::AddCertificates { .. }) => true,
-            _ => false,
-        }
-    }
-
     /// Returns true if the step leads to an intermediate state, in which a listener sends traffic to several groups.
     pub(crate) fn is_intermediate(&self) -> bool {
         matches!(self, Self::ModifyListener { forwards, last, .. } if forwards != last)

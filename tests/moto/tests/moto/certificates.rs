@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cluster_tests::Space;
-use moto::{Effect, Fault, Moto, Quota, Service};
+use moto::{Effect, Fault, Moto, Service};
 use providers::{LoadBalancerSpec, PlannedChange};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::json;
@@ -121,31 +121,5 @@ pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Re
     moto.aws.acm("AddTagsToCertificate", &tags).await?;
     settle(&moto, &*balancers, &with_domains(&one, "bank.example.org"), &all).await?;
     ensure!(certificates(&moto).await? == [foreign], "{:?}", certificates(&moto).await?);
-    delete(&*balancers, &one.id).await
-}
-
-/// An additional certificate is replaced, and the port changes, while AWS has no room for the old and the new one
-/// together: the old one is removed first.
-pub async fn certificate_and_listener_are_replaced_without_room_for_both(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let all = targets(&moto.run(1).await?);
-    let mut arns = Vec::new();
-    for name in ["a.example.com", "b.example.com", "c.example.com"] {
-        arns.push(import(&moto, &[name], 2090, &[]).await?);
-    }
-    let one = spec(1, &[]);
-    let with = |number: u16, certificates: [&String; 2]| {
-        let certificates = format!("{},{}", certificates[0], certificates[1]);
-        LoadBalancerSpec { id: one.id.clone(), ports: vec![port(number)], ..spec(1, &[("ssl-cert", &certificates)]) }
-    };
-    let balancers = new_process(&moto).await?;
-    settle(&moto, &*balancers, &with(443, [&arns[0], &arns[1]]), &all).await?;
-    moto.proxy.set_quota(Quota::Certificates, 1);
-    moto.proxy.set_quota(Quota::Listeners, 1);
-    for number in [443, 8443] {
-        settle(&moto, &*balancers, &with(number, [&arns[0], &arns[2]]), &all).await?;
-        let found = certificates(&moto).await?;
-        ensure!(found == sorted([arns[0].clone(), arns[2].clone()]), "port {number}: {found:?} of {arns:?}");
-    }
     delete(&*balancers, &one.id).await
 }

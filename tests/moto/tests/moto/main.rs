@@ -53,7 +53,6 @@ fn main() -> std::process::ExitCode {
         },
         certificates::{
             listener_has_the_certificate_of_its_host_name, certificate_without_consent_is_refused_with_the_fix,
-            certificate_and_listener_are_replaced_without_room_for_both,
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
@@ -141,8 +140,6 @@ fn main() -> std::process::ExitCode {
             targets_are_registered_while_their_security_groups_cannot_be_read,
             refused_opening_is_repeated_while_another_change_is_refused,
             refused_target_is_reported_and_registered_later,
-            rules_are_replaced_in_a_security_group_without_room_for_both,
-            listener_is_replaced_in_a_load_balancer_without_room_for_both,
             refused_target_of_an_invalid_service_is_registered_later,
             address_outside_of_the_network_is_named_with_all_zones,
         },

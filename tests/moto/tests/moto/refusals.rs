@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
-use moto::{Effect, Fault, Instance, Moto, Quota, Service};
-use providers::{EndpointTarget, Ensured, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, Targets};
+use moto::{Effect, Fault, Instance, Moto, Service};
+use providers::{EndpointTarget, Ensured, ErrorKind, LoadBalancerSpec, LoadBalancers, Progress, Targets};
 
-use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 use crate::reach::start_in_another_group;
 
@@ -237,60 +237,6 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
         delete(&*balancers, &one.id).await?;
     }
     Ok(())
-}
-
-/// Returns the number of incoming rules of a security group.
-async fn count_rules(moto: &Moto, group: &str) -> Result<usize> {
-    let filter = [("Filter.1.Name", "group-id"), ("Filter.1.Value.1", group)];
-    let egress = moto.aws.ec2("DescribeSecurityGroupRules", &filter, "isEgress").await?;
-    Ok(egress.iter().filter(|egress| *egress == "false").count())
-}
-
-/// The clients of a Service change, and its security group, or that of the nodes, has no room for the old and the new
-/// rules together: the old ones are revoked first.
-pub async fn rules_are_replaced_in_a_security_group_without_room_for_both(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let all = targets(&moto.run(1).await?);
-    let ranges = |first: u8| (0..4).map(move |part| IpNet::new_assert([192, 0, 2, (first + part) * 8].into(), 29));
-    for annotations in [&[][..], &[("disable-nlb-sg", "true")]] {
-        let at = format!("{annotations:?}");
-        let (balancers, one) = (new_process(&moto).await?, spec(1, annotations));
-        let one = LoadBalancerSpec { source_ranges: ranges(0).collect(), ..one };
-        settle(&moto, &*balancers, &one, &all).await.with_context(|| at.clone())?;
-        let mut groups: Vec<String> = AccountResources::read(&moto).await?.security_groups.into_iter().collect();
-        groups.push(moto.network.group.clone());
-        let mut counts = Vec::new();
-        for group in &groups {
-            counts.push(count_rules(&moto, group).await?);
-        }
-        moto.proxy.set_quota(Quota::Rules, counts.iter().max().copied().unwrap_or_default() + 1);
-        let other = LoadBalancerSpec { source_ranges: ranges(4).collect(), ..one.clone() };
-        let ensured = settled(&*balancers, &other, &all).await.with_context(|| at.clone())?;
-        ensure!(ensured.warnings.is_empty(), "{at}: {ensured:?}");
-        for (group, count) in groups.iter().zip(counts) {
-            let now = count_rules(&moto, group).await?;
-            ensure!(now == count, "{at}: {group} has {now} rules, and had {count}");
-        }
-        settle(&moto, &*balancers, &other, &all).await.with_context(|| at.clone())?;
-        moto.proxy.set_quota(Quota::Rules, 60);
-        delete(&*balancers, &one.id).await?;
-    }
-    Ok(())
-}
-
-/// The port of a Service changes, and its load balancer has no room for another listener: the old one is deleted first.
-pub async fn listener_is_replaced_in_a_load_balancer_without_room_for_both(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let all = targets(&moto.run(1).await?);
-    let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
-    settle(&moto, &*balancers, &one, &all).await?;
-    moto.proxy.set_quota(Quota::Listeners, 1);
-    let other = LoadBalancerSpec { ports: vec![port(443)], ..one.clone() };
-    settle(&moto, &*balancers, &other, &all).await?;
-    let balancer = AccountResources::read(&moto).await?.balancers.pop().context("no load balancer")?;
-    let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &*balancer)]).await?;
-    ensure!(texts(&listeners, "Port") == ["443"], "{listeners}");
-    delete(&*balancers, &one.id).await
 }
 
 /// Returns the ids of the targets in the only target group.

@@ -304,24 +304,14 @@ impl Shared {
             self.rules.remove(&group);
             self.named = None;
             let result = async {
-                let added = match changes.add.as_slice() {
-                    [] => Ok(()),
-                    rules => authorize(session, &group, rules).await.map(drop),
-                };
-                // There may be room after other rules are revoked.
-                let is_full = added.as_ref().is_err_and(|error| error.kind == ErrorKind::Quota);
-                let again = is_full && !changes.revoke.is_empty();
-                if !again {
-                    added?;
+                if !changes.add.is_empty() {
+                    authorize(session, &group, &changes.add).await?;
                 }
                 if !changes.hand_over.is_empty() {
                     modify(session, &group, &changes.hand_over).await?;
                 }
                 if !changes.revoke.is_empty() {
                     revoke(session, &group, &changes.revoke).await?;
-                }
-                if again {
-                    authorize(session, &group, &changes.add).await?;
                 }
                 Ok(())
             };

@@ -416,15 +416,9 @@ impl Balancers {
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
             applied.in_use = None;
-            let makes_room = |step: &Step| plan.steps.iter().any(|other| other.makes_room_for(step));
-            let (mut full, mut later) = (None, None);
+            let mut full = None;
             for step in &plan.steps {
-                if later.is_some_and(|refused| !step.makes_room_for(refused)) {
-                    continue;
-                }
                 match self.step_or_detour(caller, step, observed, state).await {
-                    // The next plan contains the step again, and those that follow it.
-                    Err(error) if error.kind == ErrorKind::Quota && makes_room(step) => later = Some(step),
                     // There may be room after other targets are deregistered.
                     Err(error) if error.kind == ErrorKind::Quota && step.is_registration() => full = Some(error),
                     Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {

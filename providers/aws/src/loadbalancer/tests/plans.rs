@@ -9,14 +9,9 @@ use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::samples::{self, nodes, port, spec, tags};
 use crate::loadbalancer::types::{Attributes, Listener, Protocol as ListenerProtocol, Tagging, Target, TargetHealth};
 
-fn settled_with_steps(annotations: &[(&str, &str)]) -> Account {
+fn settled(annotations: &[(&str, &str)]) -> Account {
     let mut account = Account::default();
     account.settle(&spec(annotations), &nodes([1, 2]));
-    account
-}
-
-fn settled(annotations: &[(&str, &str)]) -> Account {
-    let mut account = settled_with_steps(annotations);
     account.steps.clear();
     account
 }
@@ -93,22 +88,6 @@ fn targets_are_registered_before_others_are_deregistered() {
     account.steps.clear();
     account.settle(&spec(&[]), &Targets::default());
     assert_eq!(account.names(), ["Deregister"]);
-}
-
-#[test]
-fn deleted_listener_makes_room_only_in_its_own_load_balancer() {
-    let account = settled_with_steps(&[]);
-    let created = account.steps.iter().find_map(|step| match step {
-        Step::CreateListener { balancer, .. } => Some((step, balancer)),
-        _ => None,
-    });
-    let (created, balancer) = created.expect("a listener was created");
-    let deletion = |balancer: &str| {
-        let arn = format!("arn:aws:elasticloadbalancing:eu-west-1:1:listener/net/{balancer}/50dc6c495c0c9188/1");
-        Step::DeleteListener { arn }
-    };
-    assert!(deletion(balancer).makes_room_for(created));
-    assert!(!deletion(&format!("{balancer}-2")).makes_room_for(created), "the former load balancer still serves");
 }
 
 #[test]
