@@ -56,6 +56,7 @@ fn main() -> std::process::ExitCode {
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,
+            refused_instance_of_a_classic_load_balancer_is_reported_and_registered_later,
             classic_load_balancer_follows_nodes_while_its_service_fails,
             classic_load_balancers_are_listed_while_another_is_deleted,
             classic_load_balancer_is_kept_when_it_is_visible_late,

@@ -252,6 +252,7 @@ impl Balancers {
                 }
             }
         }
+        state.refusals.add(&warnings);
         let refused = opened?;
         state.refusals.add(&refused);
         warnings.extend(refused);
