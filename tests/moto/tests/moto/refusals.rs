@@ -1,13 +1,14 @@
 //! Changes of targets and rules that AWS refuses, although the Service is valid.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::{Space, eventually};
-use moto::{Effect, Fault, Instance, Moto, Service};
-use providers::{EndpointTarget, Ensured, ErrorKind, LoadBalancerSpec, LoadBalancers, Progress, Targets};
+use moto::{Effect, Element, Fault, Instance, Moto, Quota, Service};
+use providers::{EndpointTarget, Ensured, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, Targets};
 
-use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 use crate::reach::start_in_another_group;
 
@@ -237,6 +238,91 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
         delete(&*balancers, &one.id).await?;
     }
     Ok(())
+}
+
+/// The clients of a Service change, then its port, and a quota has no room for the old and the new rules or listeners
+/// together, or for the new ones alone: the change fails with the quota and the security group, and the old state is kept.
+pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let all = targets(&moto.run(1).await?);
+    let ranges = |first: u8, count: u8| {
+        (first..first + count).map(|part| IpNet::new_assert([192, 0, 2, part * 8].into(), 29)).collect::<Vec<_>>()
+    };
+    let balancers = new_process(&moto).await?;
+    let one = LoadBalancerSpec { source_ranges: ranges(0, 4), ..spec(1, &[]) };
+    settle(&moto, &*balancers, &one, &all).await?;
+    let read = async || -> Result<(Vec<Element>, Vec<String>)> {
+        let rules = moto.aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await?;
+        let balancer = AccountResources::read(&moto).await?.balancers.pop().context("no load balancer")?;
+        let listeners = moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", &*balancer)]).await?;
+        let rules = rules.into_iter().filter(|rule| rule.text("isEgress") == "false").collect();
+        Ok((rules, texts(&listeners, "Port")))
+    };
+    let ids = |rules: &[Element]| -> BTreeSet<String> {
+        rules.iter().map(|rule| rule.text("securityGroupRuleId").to_owned()).collect()
+    };
+    let (rules, ports) = read().await?;
+    let own = AccountResources::read(&moto).await?.security_groups;
+    let current = own.iter().map(|own| rules.iter().filter(|rule| rule.text("groupId") == own).count());
+    let almost_full = current.max().context("no security group")? + 1;
+    let group = ["security group k8s-default-web1-", "rules per security group"];
+    for (quota, limit, named, changed) in [
+        (Quota::Rules, almost_full, &group[..], LoadBalancerSpec { source_ranges: ranges(4, 4), ..one.clone() }),
+        (Quota::Rules, almost_full, &group, LoadBalancerSpec { source_ranges: ranges(4, 9), ..one.clone() }),
+        (Quota::Listeners, 1, &[], LoadBalancerSpec { ports: vec![port(443)], ..one.clone() }),
+    ] {
+        moto.proxy.set_quota(quota, limit);
+        let error = balancers.ensure(&changed, &all).await.err().with_context(|| format!("{quota:?} has room"))?;
+        let is_named = named.iter().all(|part| error.message.contains(part));
+        ensure!(error.kind == ErrorKind::Quota && is_named, "{quota:?}: {error}");
+        let (now, listeners) = read().await?;
+        let is_kept = ids(&now).is_superset(&ids(&rules)) && listeners == ports;
+        ensure!(is_kept, "{quota:?}: {listeners:?} with {now:?}; before: {ports:?} with {rules:?}");
+        moto.proxy.set_quota(quota, 60);
+    }
+    settle(&moto, &*balancers, &one, &all).await?;
+    delete(&*balancers, &one.id).await
+}
+
+/// A load balancer without security groups has no rule for clients, because AWS refused all, and then AWS refuses a change
+/// of the Service each time: nodes are registered when they join and leave, without another attempt for the change.
+pub async fn nodes_of_closed_groups_are_registered_while_another_change_is_refused(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    moto.proxy.ignore_reachability("AWS refuses to open the security group of nodes");
+    let instances = moto.run(3).await?;
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[("disable-nlb-sg", "true")]));
+    moto.proxy.arm(Fault::always("AuthorizeSecurityGroupIngress", Effect::refused("UnauthorizedOperation", "no")));
+    settled(&*balancers, &one, &targets(&instances[..1])).await?;
+    let mut changed = one.clone();
+    // Subnets are chosen before anything is changed.
+    changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
+    let failed = balancers.ensure(&changed, &targets(&instances[..1])).await;
+    ensure!(failed.is_err(), "{failed:?}");
+    for nodes in [&instances[..2], &instances[1..]] {
+        let updated = balancers.set_targets(&changed, &targets(nodes)).await;
+        ensure!(updated.is_ok(), "{updated:?}");
+        let (registered, expected) = (registered(&moto).await?, nodes.iter().map(|node| node.id.clone()));
+        ensure!(registered.into_iter().collect::<BTreeSet<_>>() == expected.collect(), "{} nodes", nodes.len());
+    }
+    moto.proxy.disarm();
+    delete(&*balancers, &one.id).await
+}
+
+/// The rules for a new node cannot be changed: the node is registered nevertheless, and the error is returned.
+pub async fn node_is_registered_although_the_rules_for_it_cannot_be_changed(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let mut instances = moto.run(1).await?;
+    instances.push(start_in_another_group(&moto).await?);
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[("disable-nlb-sg", "true")]));
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+    moto.proxy.arm(Fault::always("AuthorizeSecurityGroupIngress", Effect::Outage));
+    let updated = balancers.set_targets(&one, &targets(&instances)).await;
+    ensure!(updated.as_ref().is_err_and(|error| !error.is_not_found()), "{updated:?}");
+    let unreached = moto.proxy.unreached(None).await?;
+    ensure!(unreached == [format!("{}:30080", instances[1].id)], "registered, and not opened: {unreached:?}");
+    moto.proxy.disarm();
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+    delete(&*balancers, &one.id).await
 }
 
 /// Returns the ids of the targets in the only target group.

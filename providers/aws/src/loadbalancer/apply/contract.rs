@@ -73,14 +73,7 @@ impl LoadBalancers for Balancers {
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
-            // Targets are still updated when pods and nodes change: traffic must not depend on another change that AWS
-            // refuses.
-            if !matches!(error.kind, ErrorKind::Throttled { .. })
-                && let Err(error) = self.update_existing_targets(spec, &work, &mut state).await
-                && !error.is_not_found()
-            {
-                tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
-            }
+            self.update_after_failure(spec, &work, error, &mut state).await;
         }
         result.map_err(|error| to_retryable(with_refusals(error, &state)))
     }
@@ -205,6 +198,23 @@ impl Balancers {
         Ok(())
     }
 
+    /// Updates the targets of the existing load balancer after another change of it failed: traffic must not depend on
+    /// that change.
+    async fn update_after_failure(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        failure: &CloudError,
+        state: &mut BalancerState,
+    ) {
+        if !matches!(failure.kind, ErrorKind::Throttled { .. })
+            && let Err(error) = self.update_existing_targets(spec, work, state).await
+            && !error.is_not_found()
+        {
+            tracing::warn!(service = %work.id, %error, "targets of the existing load balancer were not updated");
+        }
+    }
+
     /// Updates the targets of target groups.
     async fn set_group_targets(
         &self,
@@ -220,9 +230,14 @@ impl Balancers {
         }
         let opened = self.open_nodes(work, state).await;
         if let Ok(Access { needs_stack: true, pending, .. }) = &opened {
-            let ensured = self.ensure_stack(spec, work, state).await.inspect_err(|_| {
-                state.record_failure(Instant::now());
-            })?;
+            let ensured = match self.ensure_stack(spec, work, state).await {
+                Err(error) => {
+                    state.record_failure(Instant::now());
+                    self.update_after_failure(spec, work, &error, state).await;
+                    return Err(error);
+                }
+                Ok(ensured) => ensured,
+            };
             if ensured.progress != Progress::Settled {
                 // The caller continues with `ensure`.
                 return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", "the load balancer is being changed"));

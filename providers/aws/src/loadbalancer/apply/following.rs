@@ -214,6 +214,7 @@ impl Balancers {
         let clients = shared.known_clients(session, &others, (&firewall.names, &requested, &ports)).await?;
         if clients.is_empty() {
             // Without a rule for clients, users open nodes to the load balancer themselves.
+            state.openings.add(&sources, &nodes, &ports);
             return Ok(access);
         }
         let reached: Vec<Reached> = groups.iter().map(|group| group.reached(settings, work.targets)).collect();
