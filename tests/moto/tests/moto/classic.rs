@@ -126,8 +126,8 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     Ok(())
 }
 
-/// AWS refuses the instance of a new node for a while: the next `ensure` reports it, requests another check, and a later
-/// one registers it.
+/// AWS refuses the instance of a new node for a while: the next `ensure` reports it, requests another check, and a
+/// later one registers it.
 pub async fn refused_instance_of_a_classic_load_balancer_is_reported_and_registered_later(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;
     let one = untyped(1, &[]);

@@ -144,6 +144,7 @@ fn main() -> std::process::ExitCode {
             node_is_registered_although_the_rules_for_it_cannot_be_changed,
             refused_target_is_reported_and_registered_later,
             old_state_serves_while_a_quota_has_no_room_for_a_change,
+            refused_targets_are_left_out_of_later_changes,
             refused_target_of_an_invalid_service_is_registered_later,
             address_outside_of_the_network_is_named_with_all_zones,
         },

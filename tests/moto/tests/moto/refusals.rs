@@ -241,7 +241,8 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
 }
 
 /// The clients of a Service change, then its port, and a quota has no room for the old and the new rules or listeners
-/// together, or for the new ones alone: the change fails with the quota and the security group, and the old state is kept.
+/// together, or for the new ones alone: the change fails with the quota and the security group, and the old state is
+/// kept.
 pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -284,8 +285,9 @@ pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -
     delete(&*balancers, &one.id).await
 }
 
-/// A load balancer without security groups has no rule for clients, because AWS refused all, and then AWS refuses a change
-/// of the Service each time: nodes are registered when they join and leave, without another attempt for the change.
+/// A load balancer without security groups has no rule for clients, because AWS refused all, and then AWS refuses a
+/// change of the Service each time: nodes are registered when they join and leave, without another attempt for the
+/// change.
 pub async fn nodes_of_closed_groups_are_registered_while_another_change_is_refused(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.ignore_reachability("AWS refuses to open the security group of nodes");
@@ -373,4 +375,52 @@ pub async fn refused_target_of_an_invalid_service_is_registered_later(_: Space) 
     let followed = next.follow_targets(&invalid, &all).await?;
     ensure!(followed.refused.is_none() && registered(&moto).await?.len() == 2, "{followed:?}");
     delete(&*next, &one.id).await
+}
+
+/// AWS refuses new targets: changes of other targets do not repeat the attempt, also after a failed `ensure` and while
+/// the Service is invalid after a restart. One warning names all of them.
+pub async fn refused_targets_are_left_out_of_later_changes(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(4).await?;
+    let (one, all) = (spec(1, &[]), targets(&instances));
+    let mut changed = one.clone();
+    // Subnets are chosen before anything is changed.
+    changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
+    let mut invalid = one.clone();
+    invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());
+    settle(&moto, &*new_process(&moto).await?, &one, &targets(&instances[..2])).await?;
+    moto.proxy.arm(Fault::always("RegisterTargets", Effect::refused("InvalidTarget", "the instance is not running")));
+    for (at, service) in [("valid", &one), ("with a refused change", &changed), ("invalid", &invalid)] {
+        let balancers = new_process(&moto).await?;
+        let update = async |nodes: &Targets| -> Result<()> {
+            if at == "invalid" {
+                balancers.follow_targets(service, nodes).await?.refused.context("nothing was refused")?;
+            } else {
+                // The caller continues with `ensure` because of the refusal.
+                let updated = balancers.set_targets(service, nodes).await;
+                ensure!(updated.as_ref().is_err_and(|error| error.is_not_found()), "{updated:?}");
+            }
+            Ok(())
+        };
+        if at == "with a refused change" {
+            let failed = balancers.ensure(service, &all).await;
+            ensure!(failed.is_err(), "{failed:?}");
+        } else {
+            update(&all).await.context(at)?;
+        }
+        let attempts = moto.proxy.calls_of("RegisterTargets");
+        update(&targets(&instances[1..])).await.context(at)?;
+        let more = moto.proxy.calls_of("RegisterTargets") - attempts;
+        ensure!(more == 0, "{at}: {more} attempts with a change of another target");
+        moto.proxy.disarm();
+        settle(&moto, &*new_process(&moto).await?, &one, &targets(&instances[..2])).await?;
+        let refused = Effect::refused("InvalidTarget", "the instance is not running");
+        moto.proxy.arm(Fault::always("RegisterTargets", refused));
+    }
+    let balancers = new_process(&moto).await?;
+    let ensured = settled(&*balancers, &one, &all).await?;
+    let [warning] = &ensured.warnings[..] else { anyhow::bail!("{ensured:?}") };
+    ensure!(instances[2..].iter().all(|node| warning.contains(&node.id)), "{warning}");
+    moto.proxy.disarm();
+    delete(&*balancers, &one.id).await
 }

@@ -187,6 +187,7 @@ impl Balancers {
             return Ok(());
         }
         state.refusals.begin();
+        state.refused_targets.begin(false);
         let (is_alone, updated) = self.update_classic(work, state).await;
         let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
         updated.and(groups)?;

@@ -19,11 +19,11 @@ use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::observed::{network, refused_targets};
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
@@ -303,8 +303,8 @@ impl Balancers {
         if !exposed {
             self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
-        let mut warnings = caller.warnings;
-        state.refusals.add(&warnings);
+        state.refusals.add(&refused_targets::texts(&caller.refused));
+        let mut warnings: Vec<String> = refused_targets::warning(&caller.refused).into_iter().collect();
         if work.settings.node_rules {
             let is_done = !applied.again;
             let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);

@@ -11,7 +11,9 @@ use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::apply::range_rules::own_rule_names;
-use crate::loadbalancer::apply::targets::{Access, change_of, note_refusals, requested, retry_pending};
+use crate::loadbalancer::apply::targets::{
+    Access, change_of, note_refusals, note_refused_targets, requested, retry_pending,
+};
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::following::{self, Batch, Firewall, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::model::range_rules::Reached;
@@ -33,6 +35,9 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Followed, CloudError> {
         state.refusals.begin();
+        // The caller repeats a call with the same targets only after a pause.
+        let is_retry = state.followed.take().is_some_and(|followed| followed == *work.targets);
+        state.refused_targets.begin(is_retry);
         let (is_alone, updated) = self.update_classic(work, state).await;
         let others = if is_alone { Ok(BTreeSet::new()) } else { self.follow_service(spec, work, state).await };
         let refused = |text| CloudError::new(ErrorKind::Denied, "UpdateTargets", text);
@@ -40,6 +45,7 @@ impl Balancers {
         if refused.is_some() {
             // No `ensure` tries again: the next call does.
             state.openings = Openings::default();
+            state.followed = Some(work.targets.clone());
         }
         Ok(Followed { others: updated.and(others)?, refused })
     }
@@ -181,7 +187,7 @@ impl Balancers {
             let changes = groups.iter().map(|group| change_of(&work, &group.requested, &group.known)).collect();
             let mut known: Vec<KnownGroup> = groups.iter().map(|group| group.known.clone()).collect();
             let refused = self.change_targets(work.session, work.id, (&mut known, changes), state).await?;
-            note_refusals(&work, &refused, state);
+            note_refused_targets(&work, &refused, state);
             groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
         }
         opened.map(|()| pending)

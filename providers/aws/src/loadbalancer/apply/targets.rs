@@ -21,6 +21,7 @@ use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group, without_duplicates};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::openings::Openings;
+use crate::loadbalancer::observed::refused_targets::{self, Refused};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
@@ -107,23 +108,28 @@ impl Balancers {
             changes.push(change_of(work, requested, group));
         }
         let refused = self.change_targets(work.session, work.id, (&mut groups, changes), state).await?;
-        note_refusals(work, &refused, state);
+        note_refused_targets(work, &refused, state);
         state.known = Some(groups);
         Ok(Some(()))
     }
 
     /// Changes the targets of groups. New targets are registered before old ones are deregistered, unless the group has
-    /// no room for them. Returns warnings about single targets.
+    /// no room for them. Targets that AWS refused shortly before are left out. Returns them and newly refused ones.
     pub(super) async fn change_targets(
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        (groups, changes): (&mut [KnownGroup], Vec<TargetChanges>),
+        (groups, mut changes): (&mut [KnownGroup], Vec<TargetChanges>),
         state: &mut BalancerState,
-    ) -> Result<Vec<String>, CloudError> {
+    ) -> Result<Refused, CloudError> {
         let network = self.networks.network(session).await?;
         let mut caller = self.caller(session, &network, id);
-        state.changed = Some(Instant::now());
+        let now = Instant::now();
+        state.changed = Some(now);
+        let mut withheld = Refused::new();
+        for (group, change) in groups.iter().zip(&mut changes) {
+            withheld.extend(state.refused_targets.withhold(&group.arn, &mut change.register, now));
+        }
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.record_before {
@@ -149,11 +155,13 @@ impl Balancers {
         }
         for (group, change) in groups.iter_mut().zip(changes) {
             note_change(group, change);
-            // The next change of targets registers refused ones again.
-            group.targets.retain(|target| !caller.refused.contains(&(group.arn.clone(), target.clone())));
+            group.targets.retain(|target| !caller.refused.contains_key(&(group.arn.clone(), target.clone())));
         }
-        state.changed = Some(Instant::now());
-        Ok(caller.warnings)
+        let now = Instant::now();
+        state.changed = Some(now);
+        state.refused_targets.record(&caller.refused, now);
+        withheld.extend(caller.refused);
+        Ok(withheld)
     }
 
     /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of
@@ -320,7 +328,15 @@ fn forwarded(
     groups
 }
 
-/// Logs and records targets that AWS refused, or security groups of targets that AWS did not allow to open.
+/// Logs and records targets that AWS refused.
+pub(super) fn note_refused_targets(work: &Work<'_>, refused: &Refused, state: &mut BalancerState) {
+    if let Some(warning) = refused_targets::warning(refused) {
+        tracing::warn!(service = %work.id, "{warning}");
+    }
+    state.refusals.add(&refused_targets::texts(refused));
+}
+
+/// Logs and records security groups of targets that AWS did not allow to open.
 pub(super) fn note_refusals(work: &Work<'_>, refused: &[String], state: &mut BalancerState) {
     for refusal in refused {
         tracing::warn!(service = %work.id, "{refusal}");

@@ -21,6 +21,7 @@ use crate::loadbalancer::model::user_groups::refusal;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group};
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::refused_targets;
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::ObservedTargetGroup;
 use crate::loadbalancer::ownership::{self, Purpose};
@@ -131,7 +132,7 @@ impl Balancers {
             // These targets are deregistered even if the record is lost.
             registered.extend(change.record_before.iter().flatten().cloned());
             let mut groups = [group];
-            let warnings = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
+            let refused = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
             let [group] = groups;
             let balancers = users.iter().filter_map(|arn| listing.balancers.iter().find(|one| one.arn == *arn));
             let addresses: Vec<Ingress> = balancers.filter_map(ingress).collect();
@@ -144,8 +145,8 @@ impl Balancers {
                      destination is kept"
                 ));
             }
-            state.refusals.add(&warnings);
-            all.warnings.extend(warnings);
+            state.refusals.add(&refused_targets::texts(&refused));
+            all.warnings.extend(refused_targets::warning(&refused));
             all.addresses
                 .extend(addresses.into_iter().filter(|address| !all.addresses.contains(address)).collect::<Vec<_>>());
             let read = ReadGroup { group, healthy };

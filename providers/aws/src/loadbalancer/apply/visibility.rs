@@ -52,6 +52,9 @@ impl Balancers {
         if let Some(ensured) = self.check_settled(spec, work, state).await? {
             return Ok(ensured);
         }
+        state.followed = None;
+        // A settled Service is ensured again only after a pause or a change.
+        state.refused_targets.begin(state.settled.is_some());
         let mut ensured = self.ensure_service(spec, work, state).await?;
         if ensured.progress == Progress::Settled {
             ensured.check_after = state.refusals.report(Instant::now());

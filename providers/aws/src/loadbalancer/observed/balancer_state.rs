@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress};
+use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress, Targets};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
@@ -11,6 +11,7 @@ use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::refusals::Refusals;
+use crate::loadbalancer::observed::refused_targets::RefusedTargets;
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::{PACE, Step};
 use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
@@ -120,6 +121,11 @@ pub(crate) struct BalancerState {
     pub openings: Openings,
     /// The targets that AWS refused, and the security groups of targets that it did not allow to open.
     pub refusals: Refusals,
+    /// The refused targets, with the time of the last attempt.
+    pub refused_targets: RefusedTargets,
+    /// The targets of the last call while the Service is invalid, if AWS refused some of them, or to open their
+    /// security groups.
+    pub followed: Option<Targets>,
     /// The Classic Load Balancer that is maintained, and true if no other load balancer serves the Service.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.
