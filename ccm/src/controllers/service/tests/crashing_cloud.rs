@@ -24,6 +24,8 @@ pub struct CrashingCloud {
 pub struct Answers {
     /// The delay after which a settled load balancer is checked again.
     pub check_after: Option<Duration>,
+    /// The warnings of an `ensure`.
+    pub warnings: Vec<String>,
     /// The refusal of a change that the targets of an invalid Service need.
     pub refused: Option<CloudError>,
 }
@@ -53,9 +55,14 @@ impl LoadBalancers for CrashingCloud {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        let check_after = lock(&self.sim.answers).check_after;
-        let result = self.cloud.ensure(spec, targets).await;
-        let result = result.map(|ensured| Ensured { check_after, ..ensured });
+        let (check_after, more) = {
+            let answers = lock(&self.sim.answers);
+            (answers.check_after, answers.warnings.clone())
+        };
+        let result = self.cloud.ensure(spec, targets).await.map(|mut ensured| {
+            ensured.warnings.extend(more);
+            Ensured { check_after, ..ensured }
+        });
         self.sim.called(&result).await;
         result
     }

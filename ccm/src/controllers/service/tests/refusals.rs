@@ -1,11 +1,14 @@
-//! Invalid Services after a restart whose targets are set, while the cloud refuses a change that the targets need.
+//! Changes that the cloud refuses although targets are set: for invalid Services after a restart, and as warnings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use provider_mock::MockConfig;
 use providers::{CloudError, ErrorKind};
 use runtime::lock::lock;
 
+use super::super::decide::check_after;
 use super::simulation::{Process, Simulation, annotated, key, node, pass, service};
 
 /// Returns a Service with a load balancer that is invalid after a restart, while the cloud refuses to open a group.
@@ -50,6 +53,41 @@ async fn refusal_is_reported_and_retried_with_backoff_until_it_ends() {
     let calls = sim.acts();
     pass(3600.0).await;
     assert_eq!((sim.acts(), reports(&sim)), (calls, 0), "nothing is repeated after a success");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_warning_is_reported_when_it_appears() {
+    let sim = Simulation::new(MockConfig::default());
+    let answer = |warnings: &[&str]| {
+        let mut answers = lock(&sim.answers);
+        answers.check_after = Some(Duration::from_secs(60));
+        answers.warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
+    };
+    let reported = || -> Vec<String> {
+        let start = "Warning LoadBalancerWarning web: ";
+        sim.take_events().iter().filter_map(|event| event.strip_prefix(start)).map(str::to_owned).collect()
+    };
+    sim.create(service("web"));
+    answer(&["a", "b"]);
+    let _process = Process::start(&sim, 1);
+    pass(1.0).await;
+    assert_eq!(reported(), ["a", "b"]);
+    for (warnings, expected) in
+        [(&["b", "c"][..], &["c"][..]), (&["b"], &[]), (&["b", "a"], &["a"]), (&[], &[]), (&["b"], &["b"])]
+    {
+        answer(warnings);
+        pass(73.0).await;
+        assert_eq!(reported(), expected, "{warnings:?}");
+    }
+}
+
+#[test]
+fn requested_checks_of_many_services_are_spread() {
+    let delay = Duration::from_secs(60);
+    let delays: BTreeSet<Duration> = (0..500).map(|number| check_after(delay, &format!("uid-{number}-x"))).collect();
+    let (first, last) = (delays.first().expect("500 delays"), delays.last().expect("500 delays"));
+    assert!(*first >= delay && *last <= delay.mul_f64(1.2), "{first:?} to {last:?}");
+    assert!(delays.len() > 200 && *last - *first > Duration::from_secs(10), "{first:?} to {last:?}");
 }
 
 #[tokio::test(start_paused = true)]
