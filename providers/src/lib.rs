@@ -43,7 +43,7 @@ pub use instance::{
 #[cfg(feature = "doubles")]
 pub use load_balancer::MockLoadBalancers;
 pub use load_balancer::{
-    ClassFilter, Deletion, EndpointHealth, Ensured, Features, Forecast, Listener, LoadBalancers, Observed,
+    ClassFilter, Deletion, EndpointHealth, Ensured, Features, Followed, Forecast, Listener, LoadBalancers, Observed,
     ObservedLoadBalancer, Owned, Phase, PlannedChange, Progress, ReadinessGate, Targeting,
 };
 pub use model::{

@@ -132,14 +132,15 @@ pub struct Ensured {
     /// The progress: settled, or the delay before the next call.
     pub progress: Progress,
     /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
-    /// becomes an Event, with the same text each time, so that Events are counted and not repeated.
+    /// becomes an Event if the previous call did not return it; so it has the same text each time.
     pub warnings: Vec<String>,
     /// Annotations for the Service, for its users and other programs, all with the prefix
     /// [`Features::written_annotations`]. They are written together with the status; other annotations with the prefix
     /// are removed.
     pub annotations: BTreeMap<String, String>,
-    /// The delay before one more call for a settled load balancer: an earlier process may have created resources that
-    /// the cloud did not list in this call. `None`: the next check for drift is soon enough.
+    /// The minimum delay before one more call for a settled load balancer: an earlier process may have created resources
+    /// that the cloud did not list in this call, or the cloud refused something, as a warning states, and may allow it
+    /// later. `None`: the next check for drift is soon enough.
     #[serde(default)]
     pub check_after: Option<Duration>,
 }
@@ -150,6 +151,16 @@ impl Ensured {
         let (warnings, annotations) = (Vec::new(), BTreeMap::new());
         Self { status, progress: Progress::Settled, warnings, annotations, check_after: None }
     }
+}
+
+/// The result of a `follow_targets` that set the targets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The names of other Services in the same namespace to which the load balancer also sends traffic.
+    pub others: BTreeSet<String>,
+    /// The refusal of a change that targets need to get traffic, such as a rule of a firewall. It becomes an Event, and
+    /// the call is repeated after a pause. New targets are set in the meantime.
+    pub refused: Option<CloudError>,
 }
 
 /// The lifecycle phase of a load balancer.
@@ -338,17 +349,16 @@ pub trait LoadBalancers: Send + Sync {
     /// restart, when the last valid spec is unknown: everything that a mistake may concern, such as the kind of
     /// targets, is read from the observed state. `targets` contains nodes, and endpoints if `features()` declares them.
     ///
-    /// Returns the names of other Services in the same namespace to which the load balancer also sends traffic. If some
-    /// of them exist and are not in the spec, the caller repeats the call with them in `spec.others` and
-    /// `Targets::others`.
+    /// Returns the other Services to which the load balancer also sends traffic. If some of them exist and are not in
+    /// the spec, the caller repeats the call with them in `spec.others` and `Targets::others`.
     ///
     /// The default changes nothing: targets stay as they are until the Service is valid.
     ///
     /// # Errors
     /// `NotFound` if there is no load balancer; never `Invalid`.
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
         let _ = (spec, targets);
-        Ok(BTreeSet::new())
+        Ok(Followed::default())
     }
 
     /// Records that no process has created anything for a Service: it had no finalizer before. Called before its first

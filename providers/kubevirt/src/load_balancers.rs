@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use providers::{
-    CloudError, Deletion, Ensured, ErrorKind, Features, Health, Ingress, IpMode, IpNet, Listener, LoadBalancerId,
-    LoadBalancerSpec, LoadBalancerStatus, LoadBalancers, Observed, ObservedLoadBalancer, ObservedTarget, Owned, Phase,
-    Progress, Protocol, TargetId, Targeting, async_trait,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Followed, Health, Ingress, IpMode, IpNet, Listener,
+    LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, LoadBalancers, Observed, ObservedLoadBalancer,
+    ObservedTarget, Owned, Phase, Progress, Protocol, TargetId, Targeting, async_trait,
 };
 use serde_json::Value;
 
@@ -351,13 +351,13 @@ impl LoadBalancers for KubeVirtLoadBalancers {
         &self,
         spec: &LoadBalancerSpec,
         targets: &providers::Targets,
-    ) -> Result<BTreeSet<String>, CloudError> {
+    ) -> Result<Followed, CloudError> {
         let service = self.existing(&spec.id).await?;
         if service.spec.selector.is_empty() && slices::can_follow(spec, &self.features) {
             let ports = desired::followed_ports(spec, &service);
             self.sync_slices(spec, (&service, &ports), targets).await.map_err(as_retryable)?;
         }
-        Ok(BTreeSet::new())
+        Ok(Followed::default())
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use providers::{
-    CloudError, Deletion, Ensured, ErrorKind, Features, Ingress, IpFamily, Listener, LoadBalancerId, LoadBalancerSpec,
-    LoadBalancerStatus, LoadBalancers, Observed, ObservedLoadBalancer, Owned, Phase, Progress, TargetId, Targeting,
-    Targets, async_trait,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Followed, Ingress, IpFamily, Listener, LoadBalancerId,
+    LoadBalancerSpec, LoadBalancerStatus, LoadBalancers, Observed, ObservedLoadBalancer, Owned, Phase, Progress,
+    TargetId, Targeting, Targets, async_trait,
 };
 
 use crate::cloud::MockCloud;
@@ -255,11 +255,11 @@ impl LoadBalancers for MockLoadBalancers {
         self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await
     }
 
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
         let found = self.existing(&spec.id).await?;
         let (chosen, _) = settings::targets(found.targeting(), targets);
         self.update_targets(&spec.id, &with_existing(chosen, targets, &found), &found).await?;
-        Ok(BTreeSet::new())
+        Ok(Followed::default())
     }
 
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError> {

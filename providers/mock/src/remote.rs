@@ -2,7 +2,6 @@
 //!
 //! It reads annotations and features itself, because these need no call, and sends everything else.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,9 +13,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use providers::{
-    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceFeatures, InstanceRef, InstanceState,
-    Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Route, RouteChange, Routes, Targeting,
-    Targets, async_trait,
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, Followed, InstanceFeatures, InstanceRef,
+    InstanceState, Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Route, RouteChange,
+    Routes, Targeting, Targets, async_trait,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -162,7 +161,7 @@ impl LoadBalancers for Remote {
         self.0.call::<Result<_, _>>("SetTargets", &call).await?
     }
 
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
         let call = Call::FollowTargets(Box::new(spec.clone()), targets.into());
         self.0.call::<Result<_, _>>("FollowTargets", &call).await?
     }

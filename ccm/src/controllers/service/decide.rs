@@ -224,8 +224,20 @@ fn source_ranges(service: &Service, settings: &Balancing) -> Result<Vec<IpNet>, 
 /// Returns the interval between two checks for drift: `period`, changed by up to a quarter depending on the UID, so
 /// that the checks of all Services do not run at the same time.
 pub fn resync_after(period: Duration, uid: &str) -> Duration {
+    period.mul_f64(0.75 + spread(uid) / 2.0)
+}
+
+/// Returns the delay before the check that a provider requests: `delay`, prolonged by up to a fifth depending on the
+/// UID, so that the checks of all Services do not run at the same time. It is never shorter: before that, the check
+/// could be of no use.
+pub fn check_after(delay: Duration, uid: &str) -> Duration {
+    delay.mul_f64(1.0 + spread(uid) / 5.0)
+}
+
+/// Returns a number from 0 to 1 that depends on the UID.
+fn spread(uid: &str) -> f64 {
     let hash = uid.bytes().fold(17u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-    period.mul_f64(0.75 + f64::from(hash % 1000) / 2000.0)
+    f64::from(hash % 1000) / 1000.0
 }
 
 /// Converts a provider's status to a Service's status, with the defaults that the API server fills in.

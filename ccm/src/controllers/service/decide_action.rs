@@ -155,12 +155,13 @@ fn was_published(service: &Service) -> bool {
 }
 
 /// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, and each set of
-/// targets is sent once.
+/// targets is sent once. While the retry of a call that set the targets waits, other targets are sent nevertheless.
 fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
+    let is_sent = |sent: &Targets| *sent == wanted.targets;
     match state.remaining_pause(Some(&wanted.spec), now) {
-        Some(wait) => Action::Wait(wait),
-        None if state.last_targets.as_ref() == Some(&wanted.targets) => Action::Wait(None),
-        None => Action::Follow(wanted),
+        Some(wait) if state.is_throttled() || state.last_targets.as_ref().is_none_or(is_sent) => Action::Wait(wait),
+        None if state.pause.is_none() && state.last_targets.as_ref().is_some_and(is_sent) => Action::Wait(None),
+        _ => Action::Follow(wanted),
     }
 }
 

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use providers::{LoadBalancerSpec, Targeting};
+use providers::{CloudError, Followed, LoadBalancerSpec, Targeting};
 use runtime::worker::Outcome;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::decide_action::Follow;
 use super::load_balancer_state::LoadBalancerState;
-use super::reconcile::{LoadBalancerReconciler, Subject};
+use super::reconcile::{LoadBalancerReconciler, Subject, after};
 use crate::cloud::retry;
 
 impl<S: Cluster> LoadBalancerReconciler<S> {
@@ -42,6 +42,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Outcome {
         let Follow { spec, targets } = wanted;
+        let pause = state.remaining_pause(Some(spec), Instant::now());
         // The load balancer was published, so it exists.
         state.load_balancer = Some(spec.id.clone());
         state.last_targets = Some(targets.clone());
@@ -49,15 +50,21 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         let result = self.cloud.follow_targets(spec, targets).await;
         self.hosts.record_update(begun.elapsed(), result.as_ref().err());
         match result {
-            Ok(others) if state.observed_others != others => {
-                state.clear_failures();
+            Ok(Followed { others, refused }) => {
+                let has_changed = state.observed_others != others;
                 state.observed_others = others;
+                let outcome = match (refused, pause) {
+                    (None, _) => {
+                        state.clear_failures();
+                        Outcome::Done
+                    }
+                    // The first retry after the pause counts as a failure, not each change of targets.
+                    (Some(_), Some(wait)) => after(wait),
+                    (Some(error), None) => self.record_failed_follow(subject, spec, &error, state),
+                };
                 // The next reconcile also gathers the targets of these Services.
-                Outcome::RequeueAfter(retry::requested_delay(Duration::ZERO))
-            }
-            Ok(_) => {
-                state.clear_failures();
-                Outcome::Done
+                let soon = Outcome::RequeueAfter(retry::requested_delay(Duration::ZERO));
+                if has_changed { soon } else { outcome }
             }
             // Another client deleted the load balancer. It is created again once the request is valid.
             Err(error) if error.is_not_found() => {
@@ -66,13 +73,21 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             Err(error) => {
                 state.last_targets = None;
-                let message =
-                    format!("Error updating targets while the Service is invalid: {}", retry::message(&error));
-                let event = ("UpdateLoadBalancerFailed", message);
-                let about = (&subject.id, Some(subject.service));
-                self.record_failed_call(about, state, &error, event, Some(spec.clone()))
+                self.record_failed_follow(subject, spec, &error, state)
             }
         }
+    }
+
+    fn record_failed_follow(
+        &self,
+        subject: &Subject<'_>,
+        spec: &Arc<LoadBalancerSpec>,
+        error: &CloudError,
+        state: &mut LoadBalancerState,
+    ) -> Outcome {
+        let message = format!("Error updating targets while the Service is invalid: {}", retry::message(error));
+        let event = ("UpdateLoadBalancerFailed", message);
+        self.record_failed_call((&subject.id, Some(subject.service)), state, error, event, Some(spec.clone()))
     }
 }
 

@@ -40,7 +40,7 @@ pub struct LoadBalancerState {
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
     /// The targets of the last call. Unset if an update during a pause, or for an invalid request, failed. Targets that
-    /// differ from these are sent even while the retry of a failed call waits.
+    /// differ from these are sent even while the retry of a failed call, or of a refusal that targets need, waits.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,

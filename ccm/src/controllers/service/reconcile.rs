@@ -400,12 +400,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
         };
         state.clear_failures();
-        if state.warnings != ensured.warnings {
-            for warning in &ensured.warnings {
-                self.record(id, Some(service), Warning, "LoadBalancerWarning", warning);
-            }
-            state.warnings.clone_from(&ensured.warnings);
+        for warning in ensured.warnings.iter().filter(|warning| !state.warnings.contains(warning)) {
+            self.record(id, Some(service), Warning, "LoadBalancerWarning", warning);
         }
+        state.warnings = ensured.warnings;
         state.ingress = Some(decide::ingress(&ensured.status));
         state.annotations = Some(ensured.annotations);
         match ensured.progress {
@@ -415,7 +413,8 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
             }
             Progress::Settled => {
                 let resync = decide::resync_after(self.resync, &spec.id.uid);
-                let next_check = ensured.check_after.map_or(resync, |check| retry::requested_delay(check).min(resync));
+                let check = |delay| retry::requested_delay(decide::check_after(delay, &spec.id.uid)).min(resync);
+                let next_check = ensured.check_after.map_or(resync, check);
                 let due = Instant::now() + next_check;
                 let targets = wanted.remembered(targets);
                 state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets, due });

@@ -1,13 +1,12 @@
 //! The suite detects defects: a provider with one defect fails the case for it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use provider_conformance::{Outcome, block_on, case_names};
 use providers::{
-    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, InstanceFeatures, InstanceRef, InstanceState,
-    Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Progress, Route, RouteChange, Routes,
-    SecretData, SecretName, Targeting, Targets, async_trait,
+    CloudError, CloudProvider, Deletion, Ensured, ErrorKind, Features, Followed, InstanceFeatures, InstanceRef,
+    InstanceState, Instances, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned, Progress, Route,
+    RouteChange, Routes, SecretData, SecretName, Targeting, Targets, async_trait,
 };
 
 use crate::fixture::start_mock;
@@ -180,7 +179,7 @@ impl LoadBalancers for DefectiveBalancers {
         self.0.set_targets(spec, targets).await
     }
 
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
         let mut given = targets.clone();
         if self.1 == Defect::FollowsWithTheOtherKindOfTargets {
             given.endpoints = Vec::new().into();

@@ -1,6 +1,8 @@
 //! Classic Load Balancers of cloud-provider-aws: they are kept while their Service exists, deleted with it, and
 //! replaced without a gap if an annotation requests it. All tests use only the permissions of the published policy.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Instance, Moto, Service};
@@ -122,6 +124,29 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
+}
+
+/// AWS refuses the instance of a new node for a while: the next `ensure` reports it, requests another check, and a
+/// later one registers it.
+pub async fn refused_instance_of_a_classic_load_balancer_is_reported_and_registered_later(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    let one = untyped(1, &[]);
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
+    let (current, all) = (targets(&instances[..1]), targets(&instances[..2]));
+    balancers.ensure(&one, &current).await?;
+    moto.proxy.arm(Fault::always("RegisterInstancesWithLoadBalancer", Effect::refused("InvalidInstance", "no")));
+    let updated = balancers.set_targets(&one, &all).await;
+    ensure!(updated.as_ref().is_err_and(|error| error.is_not_found()), "{updated:?}");
+    let ensured = balancers.ensure(&one, &all).await?;
+    let is_named = ensured.warnings.iter().any(|warning| warning.contains(&instances[1].id));
+    ensure!(is_named && ensured.check_after == Some(Duration::from_secs(60)), "{ensured:?}");
+    moto.proxy.disarm();
+    let ensured = balancers.ensure(&one, &all).await?;
+    ensure!(ensured.check_after.is_none(), "{ensured:?}");
+    let registered = registered_instances(&moto, &one.id).await?;
+    ensure!(registered == ids(&instances[..2]), "{registered:?}");
+    delete(&*balancers, &one.id).await
 }
 
 /// Nodes change while the retry of a failed call waits, and while each call fails for another reason.
@@ -274,7 +299,7 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     let deadline = std::time::Instant::now() + cluster_tests::DEADLINE;
     while balancers.collect(found).await? != Deletion::Gone {
         ensure!(std::time::Instant::now() < deadline, "it is never deleted");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     ensure!(registered_instances(&moto, &leaked).await?.is_none(), "it still exists");
     for id in [&kept, &foreign] {

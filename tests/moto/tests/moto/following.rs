@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Instance, Moto, Service};
-use providers::{EndpointTarget, IpFamily, LoadBalancerSpec, NodeTarget, OtherService, Progress, Targets};
+use providers::{EndpointTarget, Followed, IpFamily, LoadBalancerSpec, NodeTarget, OtherService, Progress, Targets};
 use serde_json::json;
 
 use crate::balancers::{AccountResources, PREFIX, delete, port, settle, spec, texts};
@@ -102,8 +102,8 @@ pub async fn targets_follow_an_invalid_request_after_a_restart(_: Space) -> Resu
         let made = || moto.proxy.calls_of("RegisterTargets") + moto.proxy.calls_of("DeregisterTargets");
         let (changes, targets_changed) = (moto.proxy.changes(), made());
         for _ in 0..2 {
-            let others = next.follow_targets(&invalid, &after).await.with_context(|| at.clone())?;
-            ensure!(others.is_empty(), "{at}: {others:?}");
+            let followed = next.follow_targets(&invalid, &after).await.with_context(|| at.clone())?;
+            ensure!(followed == Followed::default(), "{at}: {followed:?}");
         }
         let (changes, targets_changed) = (moto.proxy.changes() - changes, made() - targets_changed);
         ensure!(changes == 2 && targets_changed == 2, "{at}: {changes} changes: {:?}", moto.proxy.calls());
@@ -142,7 +142,7 @@ pub async fn targets_of_another_service_follow_an_invalid_request(_: Space) -> R
     invalid.annotations.insert(ACTION.into(), "{".into());
     invalid.others.clear();
     let next = new_process(&moto, &records).await?;
-    let others = next.follow_targets(&invalid, &targets(&[], 0, 10)).await?;
+    let others = next.follow_targets(&invalid, &targets(&[], 0, 10)).await?.others;
     ensure!(others == ["green".to_owned()].into(), "{others:?}");
     let found = all_registered(&moto).await?;
     ensure!(found == ["10.0.16.10".to_owned(), "10.0.16.19".to_owned()].into(), "the other Service's stay: {found:?}");

@@ -11,7 +11,7 @@ use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, sett
 use crate::bed::{CLUSTER, POLICY};
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
-async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
+pub async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
     start_in_group(moto, "other-nodes").await
 }
 
@@ -204,8 +204,8 @@ pub async fn new_nodes_are_reached_by_both_load_balancers_during_a_replacement(_
 }
 
 /// AWS refuses to open the security group of a new node, or the group was replaced, while the Service is invalid after
-/// a restart. Targets follow nevertheless, and the next call opens the group; only for the replaced group, an error
-/// makes the caller repeat the call.
+/// a restart. Targets follow nevertheless, and the next call opens the group. The caller repeats the call: for the
+/// replaced group because of an error, for the refusal because of the result, which names the group.
 pub async fn refused_opening_is_repeated_while_the_service_is_invalid(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut instances = moto.run(1).await?;
@@ -226,11 +226,15 @@ pub async fn refused_opening_is_repeated_while_the_service_is_invalid(_: Space) 
                 let followed = next.follow_targets(&invalid, &all).await;
                 let kind = followed.as_ref().err().map(|error| error.kind);
                 ensure!(kind == expected, "{at}: {followed:?}");
+                let refused = followed.ok().and_then(|followed| followed.refused).map(|error| error.message);
+                let is_named = refused.as_ref().is_some_and(|text| text.contains("sg-") && text.contains(code));
+                ensure!(is_named == expected.is_none(), "{at}: the caller reports {refused:?}");
                 let unreached = moto.proxy.unreached(None).await?;
                 ensure!(unreached == [format!("{}:30080", instances[1].id)], "{at}: registered: {unreached:?}");
             }
             moto.proxy.disarm();
-            next.follow_targets(&invalid, &all).await.with_context(|| at.clone())?;
+            let followed = next.follow_targets(&invalid, &all).await.with_context(|| at.clone())?;
+            ensure!(followed.refused.is_none(), "{at}: {followed:?}");
             let unreached = moto.proxy.unreached(None).await?;
             ensure!(unreached.is_empty(), "{at}: {unreached:?} are not reached");
             delete(&*next, &one.id).await.with_context(|| at.clone())?;

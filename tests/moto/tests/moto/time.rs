@@ -219,6 +219,9 @@ pub async fn quota_is_reported_and_affects_nothing_else(_: Space) -> Result<()> 
         let error =
             balancers.ensure(&one, &current).await.err().with_context(|| format!("{quota:?} was not exceeded"))?;
         ensure!(error.kind == ErrorKind::Quota && error.message.contains("request a higher quota"), "{error}");
+        let is_named = ["security group k8s-default-web1-", "rules per security group"];
+        let is_named = is_named.iter().all(|part| error.message.contains(part));
+        ensure!(is_named == (quota == Quota::Rules), "the full security group is not named: {error}");
         // Targets of existing groups follow the nodes nevertheless.
         drop(balancers.ensure(&one, &all).await);
         for group in AccountResources::read(&moto).await?.target_groups {

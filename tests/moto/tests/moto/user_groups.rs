@@ -89,8 +89,8 @@ impl UsersBalancer {
     }
 }
 
-/// The permission to read records is missing while a Service is deleted after a restart: its targets are not left
-/// behind.
+/// The records cannot be read while a Service is deleted after a restart, because the permission is missing, or the
+/// process has not received them yet: its targets are not left behind.
 pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let own = moto.run(1).await?;
@@ -100,6 +100,10 @@ pub async fn deletion_waits_for_the_records_of_target_groups_of_users(_: Space) 
     let (one, other) = (spec(1, &[("target-group-arn.80", group)]), spec(2, &[]));
     settle(&moto, &*new_process(&moto, &records).await?, &one, &targets(&own)).await?;
     ensure!(registered(&moto, group).await? == ids(&[&own[0]]), "no target");
+
+    let without_records = crate::balancers::new_process(&moto).await?;
+    let deleted = without_records.delete_last(&one.id, Some(Arc::new(one.clone()))).await;
+    ensure!(deleted.as_ref().is_err_and(|error| error.kind == ErrorKind::Transient), "without records: {deleted:?}");
 
     let next = new_process(&moto, &records).await?;
     records.denied.store(true, Ordering::Relaxed);

@@ -94,6 +94,16 @@ fn invalid(situation: &mut Situation) {
     };
 }
 
+/// Makes the request invalid, after a restart and a call that sent these nodes and is repeated after a pause.
+fn follow_after_refusal(situation: &mut Situation, (sent, seconds): (&[&str], u64), throttled: bool) {
+    invalid(situation);
+    situation.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];
+    situation.state.last_targets = Some(targets(sent));
+    pause(situation, Some(seconds), throttled);
+    let spec = decide::spec(&situation.service, CLUSTER, &[]).expect("a Service that can work");
+    situation.state.pause.as_mut().expect("a pause").request = Some(Arc::new(spec));
+}
+
 /// Returns the name of an action, with the values that the decision sets.
 fn name(action: &Action<'_>) -> String {
     match action {
@@ -202,6 +212,30 @@ fn next_action_follows_from_request_and_state() {
                 s.state.last_targets = Some(targets(&["node-0"]));
             },
             "wait None",
+        ),
+        (
+            "invalid after a restart, the same nodes, during the pause after a refusal",
+            after_restart,
+            |s| follow_after_refusal(s, (&["node-0"], 7), false),
+            "wait Some(7s)",
+        ),
+        (
+            "invalid after a restart, the same nodes, after the pause after a refusal",
+            after_restart,
+            |s| follow_after_refusal(s, (&["node-0"], 0), false),
+            "follow 1",
+        ),
+        (
+            "invalid after a restart, other nodes, during the pause after a refusal",
+            after_restart,
+            |s| follow_after_refusal(s, (&["node-0", "node-1"], 7), false),
+            "follow 1",
+        ),
+        (
+            "invalid after a restart, other nodes, while the cloud throttles",
+            after_restart,
+            |s| follow_after_refusal(s, (&["node-0", "node-1"], 7), true),
+            "wait Some(7s)",
         ),
         (
             "invalid after a restart, status of another controller",

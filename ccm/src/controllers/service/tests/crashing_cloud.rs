@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use providers::{
-    CloudError, Deletion, Ensured, Features, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed, Owned,
-    ReadinessGate, Targeting, Targets, async_trait,
+    CloudError, Deletion, Ensured, Features, Followed, LoadBalancerId, LoadBalancerSpec, LoadBalancers, Observed,
+    Owned, ReadinessGate, Targeting, Targets, async_trait,
 };
 use runtime::lock::lock;
 
@@ -16,6 +17,17 @@ use super::simulation::Simulation;
 pub struct CrashingCloud {
     pub cloud: Arc<dyn LoadBalancers>,
     pub sim: Arc<Simulation>,
+}
+
+/// What the provider adds to the results of the mock cloud.
+#[derive(Default)]
+pub struct Answers {
+    /// The delay after which a settled load balancer is checked again.
+    pub check_after: Option<Duration>,
+    /// The warnings of an `ensure`.
+    pub warnings: Vec<String>,
+    /// The refusal of a change that the targets of an invalid Service need.
+    pub refused: Option<CloudError>,
 }
 
 #[async_trait]
@@ -29,8 +41,10 @@ impl LoadBalancers for CrashingCloud {
     fn others(&self, spec: &LoadBalancerSpec) -> BTreeSet<String> {
         self.cloud.others(spec)
     }
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
+        let refused = lock(&self.sim.answers).refused.clone();
         let result = self.cloud.follow_targets(spec, targets).await;
+        let result = result.map(|followed| Followed { refused, ..followed });
         self.sim.called(&result).await;
         result
     }
@@ -41,9 +55,14 @@ impl LoadBalancers for CrashingCloud {
         self.cloud.observe(id).await
     }
     async fn ensure(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Ensured, CloudError> {
-        let check_after = *lock(&self.sim.check_after);
-        let result = self.cloud.ensure(spec, targets).await;
-        let result = result.map(|ensured| Ensured { check_after, ..ensured });
+        let (check_after, more) = {
+            let answers = lock(&self.sim.answers);
+            (answers.check_after, answers.warnings.clone())
+        };
+        let result = self.cloud.ensure(spec, targets).await.map(|mut ensured| {
+            ensured.warnings.extend(more);
+            Ensured { check_after, ..ensured }
+        });
         self.sim.called(&result).await;
         result
     }

@@ -1,5 +1,5 @@
 //! Tests: tables of decisions, endpoints, audits, scenarios of single Services and of Services that refer to others,
-//! crashes after every step, restarts, annotations, random histories.
+//! crashes after every step, refusals, restarts, annotations, random histories.
 
 mod actions;
 mod annotations;
@@ -11,6 +11,7 @@ mod forecasts;
 mod gates;
 mod histories;
 mod others;
+mod refusals;
 mod restarts;
 mod scenarios;
 mod simulation;

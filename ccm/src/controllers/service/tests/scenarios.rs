@@ -408,7 +408,7 @@ async fn restart_changes_nothing_and_records_no_event() {
 #[tokio::test(start_paused = true)]
 async fn settled_load_balancer_is_checked_again_when_the_provider_requests_it() {
     let sim = Simulation::new(MockConfig::default());
-    *lock(&sim.check_after) = Some(std::time::Duration::from_secs(60));
+    lock(&sim.answers).check_after = Some(std::time::Duration::from_secs(60));
     sim.create(service("web"));
     let process = Process::start(&sim, 1);
     pass(1.0).await;
@@ -421,7 +421,7 @@ async fn settled_load_balancer_is_checked_again_when_the_provider_requests_it() 
     process.nodes_changed();
     pass(1.0).await;
     assert_eq!((acts(), targets(&sim)), (before + 1, 1));
-    *lock(&sim.check_after) = None;
+    lock(&sim.answers).check_after = None;
     pass(10.0).await;
     assert_eq!(acts(), before + 2, "it is checked after a minute");
     pass(600.0).await;

@@ -22,7 +22,7 @@ use runtime::store::Change;
 use runtime::tasks::Tasks;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 
-use super::crashing_cloud::CrashingCloud;
+use super::crashing_cloud::{Answers, CrashingCloud};
 use crate::controllers::service::annotations::AnnotationEdits;
 use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
@@ -72,8 +72,8 @@ pub struct Simulation {
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Services that a process reported as new to the cloud.
     pub started_empty: Mutex<Vec<String>>,
-    /// The delay after which a settled load balancer is checked again, as the provider returns it.
-    pub check_after: Mutex<Option<Duration>>,
+    /// What the provider adds to the results of the cloud.
+    pub answers: Mutex<Answers>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,
     /// True while a Node or EndpointSlice cannot be decoded.
@@ -163,7 +163,7 @@ impl Simulation {
             endpoints_of: Mutex::default(),
             pods: Mutex::default(),
             started_empty: Mutex::default(),
-            check_after: Mutex::default(),
+            answers: Mutex::default(),
             audit: Mutex::default(),
             undecodable: AtomicBool::new(false),
             dead: AtomicBool::new(false),

@@ -22,6 +22,9 @@ use crate::loadbalancer::observed::network;
 use crate::loadbalancer::types::{ObservedRule, Ports, Rule, Source, Tags};
 use crate::session::Session;
 
+/// The name of the quota of rules in a security group.
+pub(super) const RULES_QUOTA: &str = "\"Inbound or outbound rules per security group\"";
+
 /// Maximum age of rules that were read.
 const MAX_RULE_AGE: Duration = Duration::from_secs(30);
 /// Time for which a created group may be missing from lists.
@@ -488,7 +491,8 @@ fn refusal(session: &Session, group: &str, error: CloudError) -> Result<String, 
             error.message
         )),
         ErrorKind::Quota => Ok(format!(
-            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: {}",
+            "security group {group} is not opened to the load balancer, so targets behind it get no traffic: the quota \
+             {RULES_QUOTA} is reached ({})",
             error.message
         )),
         _ => Err(error),

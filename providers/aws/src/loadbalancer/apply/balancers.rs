@@ -22,6 +22,7 @@ use crate::loadbalancer::observed::classic::ClassicNames;
 use crate::loadbalancer::observed::interfaces::Interfaces;
 use crate::loadbalancer::observed::inventory::{Inventory, Listing};
 use crate::loadbalancer::observed::network::Networks;
+use crate::loadbalancer::observed::refused_targets::Refused;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::observed::vpc::Network;
 use crate::loadbalancer::plan::Step;
@@ -125,7 +126,8 @@ impl Balancers {
         network: &'a Network,
         id: &'a LoadBalancerId,
     ) -> Caller<'a> {
-        Caller { session, network, id, records: self.records(), warnings: Vec::new(), unconfirmed: Vec::new() }
+        let records = self.records();
+        Caller { session, network, id, records, refused: Refused::new(), unconfirmed: Vec::new() }
     }
 
     /// Returns the settings of a Service.

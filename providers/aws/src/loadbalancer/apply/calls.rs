@@ -10,6 +10,7 @@ use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::names;
+use crate::loadbalancer::observed::refused_targets::Refused;
 use crate::loadbalancer::observed::stack::{
     CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup, State,
 };
@@ -149,8 +150,8 @@ pub(crate) struct Caller<'a> {
     pub id: &'a LoadBalancerId,
     /// Storage for the record of this cluster's targets in shared target groups, if there is one.
     pub records: Option<&'a dyn Records>,
-    /// Warnings about single targets that failed while the others succeeded.
-    pub warnings: Vec<String>,
+    /// Targets that AWS refused, while the others succeeded.
+    pub refused: Refused,
     /// Load balancers that AWS returned as created, and that could not be confirmed to be the Service's.
     pub unconfirmed: Vec<String>,
 }
@@ -272,7 +273,7 @@ impl Caller<'_> {
                     waiting.extend([second, first]);
                 }
                 Err(error) if error.is_invalid() => {
-                    self.warnings.push(format!("target {} gets no traffic: {}", batch[0].id, error.message));
+                    self.refused.insert((arn.to_owned(), batch[0].clone()), error.message);
                 }
                 response => drop(response?),
             }

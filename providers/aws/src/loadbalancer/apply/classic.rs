@@ -71,7 +71,7 @@ impl Balancers {
         let stage = model::stage(work.settings.replace_classic, network, classic.replaced(), now());
         let mut warnings = model::warnings(work.settings, &classic, stage);
         if stage != Stage::Delete {
-            warnings.extend(self.set_classic_instances(work, &mut classic, &listing).await?);
+            warnings.extend(self.set_classic_instances(work, &mut classic, &listing, state).await?);
             state.classic = Some((classic.clone(), stage == Stage::Keep));
         }
         let mut ensured = match stage {
@@ -218,6 +218,7 @@ impl Balancers {
         work: &Work<'_>,
         classic: &mut Classic,
         listing: &Listing,
+        state: &mut BalancerState,
     ) -> Result<Vec<String>, CloudError> {
         // A failure must not keep new instances from being registered: other rules may open their groups already.
         let opened = self.open_to_classic(work, classic, listing).await;
@@ -251,7 +252,10 @@ impl Balancers {
                 }
             }
         }
-        warnings.extend(opened?);
+        state.refusals.add(&warnings);
+        let refused = opened?;
+        state.refusals.add(&refused);
+        warnings.extend(refused);
         Ok(warnings)
     }
 
@@ -309,7 +313,7 @@ impl Balancers {
         let Some((mut classic, alone)) = state.classic.take() else { return Ok(false) };
         let now = Instant::now();
         let listing = self.inventory.listing_since(work.session, now.checked_sub(GROUPS_AGE).unwrap_or(now)).await?;
-        for warning in self.set_classic_instances(work, &mut classic, &listing).await? {
+        for warning in self.set_classic_instances(work, &mut classic, &listing, state).await? {
             tracing::warn!(service = %work.id, "{warning}");
         }
         state.classic = Some((classic, alone));

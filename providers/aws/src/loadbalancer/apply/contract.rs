@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use providers::{
-    CloudError, Deletion, Ensured, ErrorKind, Features, Forecast, LoadBalancerId, LoadBalancerSpec, LoadBalancers,
-    Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
+    CloudError, Deletion, Ensured, ErrorKind, Features, Followed, Forecast, LoadBalancerId, LoadBalancerSpec,
+    LoadBalancers, Observed, Owned, Progress, Protocol as Transport, ReadinessGate, Targeting, Targets, async_trait,
 };
 use tokio::time::Instant;
 
@@ -69,19 +69,13 @@ impl LoadBalancers for Balancers {
         drop(self.stop_following(&spec.id));
         state.begin(false);
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
+        state.refusals.begin();
         let result = self.check_or_ensure(spec, &work, &mut state).await;
         if let Err(error) = &result {
             state.record_failure(Instant::now());
-            // Targets are still updated when pods and nodes change: traffic must not depend on another change that AWS
-            // refuses.
-            if !matches!(error.kind, ErrorKind::Throttled { .. })
-                && let Err(error) = self.update_existing_targets(spec, &work, &mut state).await
-                && !error.is_not_found()
-            {
-                tracing::warn!(service = %spec.id, %error, "targets of the existing load balancer were not updated");
-            }
+            self.update_after_failure(spec, &work, error, &mut state).await;
         }
-        result.map_err(to_retryable)
+        result.map_err(|error| to_retryable(with_refusals(error, &state)))
     }
 
     async fn set_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<(), CloudError> {
@@ -94,8 +88,8 @@ impl LoadBalancers for Balancers {
         self.set_all_targets(spec, &work, &mut state).await.map_err(refusal_to_retryable)
     }
 
-    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<BTreeSet<String>, CloudError> {
-        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(BTreeSet::new()) };
+    async fn follow_targets(&self, spec: &LoadBalancerSpec, targets: &Targets) -> Result<Followed, CloudError> {
+        let Some(settings) = annotations::read_leniently(spec, &self.policy) else { return Ok(Followed::default()) };
         let session = self.sessions.get()?;
         let mut state = self.states.lock(&spec.id).await;
         state.forget_created();
@@ -192,12 +186,34 @@ impl Balancers {
         if work.settings.alb.is_some() {
             return Ok(());
         }
+        state.refusals.begin();
+        state.refused_targets.begin(false);
         let (is_alone, updated) = self.update_classic(work, state).await;
-        if is_alone {
-            return updated;
+        let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
+        updated.and(groups)?;
+        if state.refusals.is_new(Instant::now()) {
+            // The caller continues with `ensure`, which reports the refusal and is repeated.
+            let message = "AWS refused a target, or to open its security group";
+            return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));
         }
-        let groups = self.set_group_targets(spec, work, state).await;
-        updated.and(groups)
+        Ok(())
+    }
+
+    /// Updates the targets of the existing load balancer after another change of it failed: traffic must not depend on
+    /// that change.
+    async fn update_after_failure(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        failure: &CloudError,
+        state: &mut BalancerState,
+    ) {
+        if !matches!(failure.kind, ErrorKind::Throttled { .. })
+            && let Err(error) = self.update_existing_targets(spec, work, state).await
+            && !error.is_not_found()
+        {
+            tracing::warn!(service = %work.id, %error, "targets of the existing load balancer were not updated");
+        }
     }
 
     /// Updates the targets of target groups.
@@ -213,18 +229,29 @@ impl Balancers {
                 return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
             }
         }
-        let Access { needs_stack, pending, .. } = self.open_nodes(work, state).await?;
-        if needs_stack {
-            let ensured = self.ensure_stack(spec, work, state).await.inspect_err(|_| {
-                state.record_failure(Instant::now());
-            })?;
+        let opened = self.open_nodes(work, state).await;
+        if let Ok(Access { needs_stack: true, pending, .. }) = &opened {
+            let ensured = match self.ensure_stack(spec, work, state).await {
+                Err(error) => {
+                    state.record_failure(Instant::now());
+                    self.update_after_failure(spec, work, &error, state).await;
+                    return Err(error);
+                }
+                Ok(ensured) => ensured,
+            };
             if ensured.progress != Progress::Settled {
                 // The caller continues with `ensure`.
                 return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", "the load balancer is being changed"));
             }
-            return retry_pending(&pending);
+            return retry_pending(pending);
         }
-        match self.update_targets(work, state).await? {
+        if opened.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::Throttled { .. })) {
+            return opened.map(drop);
+        }
+        // Other targets do not depend on the security groups of new ones.
+        let updated = self.update_targets(work, state).await?;
+        let Access { pending, .. } = opened?;
+        match updated {
             Some(()) => retry_pending(&pending),
             None => Err(CloudError::new(ErrorKind::NotFound, "DescribeTargetGroups", "target groups were replaced")),
         }
@@ -246,6 +273,13 @@ fn refusal_to_retryable(error: CloudError) -> CloudError {
         ErrorKind::Invalid => CloudError { kind: ErrorKind::Transient, ..error },
         _ => error,
     }
+}
+
+/// Adds to the error of an `ensure` what AWS refused for the targets of the existing load balancer.
+fn with_refusals(error: CloudError, state: &BalancerState) -> CloudError {
+    let Some(refusals) = state.refusals.text() else { return error };
+    let CloudError { kind, operation, request_id, message } = error;
+    CloudError { request_id, ..CloudError::new(kind, operation, format!("{message}; {refusals}")) }
 }
 
 /// Returns the error about a deletion that AWS does not finish.

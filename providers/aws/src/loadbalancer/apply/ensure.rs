@@ -19,11 +19,11 @@ use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
-use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
+use crate::loadbalancer::observed::{network, refused_targets};
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
@@ -129,7 +129,7 @@ impl Balancers {
         let ports = node_rules::ports(&desired);
         let opening = (&nodes.groups, &ports);
         let settled = state.settled.as_ref() == Some(spec);
-        warnings.extend(self.open_backend(session, backend.as_ref(), opening, settled, &state.openings).await?);
+        warnings.extend(self.open_backend(session, backend.as_ref(), opening, settled, state).await?);
         if let Some(created) = group.as_deref_mut() {
             created.add_user(id, Instant::now());
         }
@@ -303,11 +303,14 @@ impl Balancers {
         if !exposed {
             self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
-        let mut warnings = caller.warnings;
+        state.refusals.add(&refused_targets::texts(&caller.refused));
+        let mut warnings: Vec<String> = refused_targets::warning(&caller.refused).into_iter().collect();
         if work.settings.node_rules {
             let is_done = !applied.again;
             let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);
-            warnings.extend(refused.await?);
+            let refused = refused.await?;
+            state.refusals.add(&refused);
+            warnings.extend(refused);
         }
         let balancer = observed.balancer(&desired.balancer.name).filter(|one| one.security_groups.is_empty());
         let name = balancer.map(|one| names::rule_name(&work.session.cluster, work.id, &one.name));
@@ -374,13 +377,14 @@ impl Balancers {
         backend: Option<&String>,
         (groups, ports): (&BTreeSet<String>, &Ports),
         settled: bool,
-        openings: &Openings,
+        state: &mut BalancerState,
     ) -> Result<Vec<String>, CloudError> {
         let Some(backend) = backend else { return Ok(Vec::new()) };
         let opened = self.open_targets(session, groups, backend, ports).await?;
+        state.refusals.add(&opened.refused);
         let mut warnings = opened.refused;
-        let unchanged = settled && openings.covers(from_ref(backend), groups, ports);
-        if unchanged && !opened.changed.is_empty() {
+        let had_all = !state.refusals.is_reported() && state.openings.covers(from_ref(backend), groups, ports);
+        if settled && had_all && !opened.changed.is_empty() {
             let groups = opened.changed.join(", ");
             warnings.push(format!(
                 "rules for the load balancer were missing in the nodes' security groups and were added again: {groups}"

@@ -2,17 +2,20 @@
 //! refused the change to it, or the change is not finished.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::PoisonError;
 
-use providers::{CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec};
+use providers::{CloudError, ErrorKind, Followed, LoadBalancerId, LoadBalancerSpec};
 
 use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::opening::TargetSecurityGroups;
 use crate::loadbalancer::apply::range_rules::own_rule_names;
-use crate::loadbalancer::apply::targets::{Access, change_of, requested, retry_pending};
+use crate::loadbalancer::apply::targets::{
+    Access, change_of, note_refusals, note_refused_targets, requested, retry_pending,
+};
 use crate::loadbalancer::apply::{calls, target_records};
-use crate::loadbalancer::model::following::{self, Batch, Firewall, Followed, FollowedGroup, Following, NodePorts};
+use crate::loadbalancer::model::following::{self, Batch, Firewall, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::model::range_rules::Reached;
 use crate::loadbalancer::model::{build, range_rules};
 use crate::loadbalancer::names;
@@ -24,19 +27,27 @@ use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::types::TargetType;
 
 impl Balancers {
-    /// Updates the targets of an invalid Service. Returns the other Services that its load balancer sends traffic to.
+    /// Updates the targets of an invalid Service.
     pub(super) async fn follow(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
         state: &mut BalancerState,
-    ) -> Result<BTreeSet<String>, CloudError> {
+    ) -> Result<Followed, CloudError> {
+        state.refusals.begin();
+        // The caller repeats a call with the same targets only after a pause.
+        let is_retry = state.followed.take().is_some_and(|followed| followed == *work.targets);
+        state.refused_targets.begin(is_retry);
         let (is_alone, updated) = self.update_classic(work, state).await;
-        if is_alone {
-            return updated.map(|()| BTreeSet::new());
+        let others = if is_alone { Ok(BTreeSet::new()) } else { self.follow_service(spec, work, state).await };
+        let refused = |text| CloudError::new(ErrorKind::Denied, "UpdateTargets", text);
+        let refused = state.refusals.text().map(refused);
+        if refused.is_some() {
+            // No `ensure` tries again: the next call does.
+            state.openings = Openings::default();
+            state.followed = Some(work.targets.clone());
         }
-        let followed = self.follow_service(spec, work, state).await;
-        updated.and(followed)
+        Ok(Followed { others: updated.and(others)?, refused })
     }
 
     /// Removes the stored target groups of an invalid Service, and returns them.
@@ -58,16 +69,12 @@ impl Balancers {
         // After a failure the next call reads them again.
         state.known = None;
         let Following { batches, firewall, .. } = &mut following;
-        let access = self.follow_batches(work, batches, firewall, state).await?;
+        let pending = self.follow_batches(work, batches, firewall, state).await?;
         let groups = following.batches.iter().flat_map(|batch| &batch.groups);
         state.known = Some(groups.map(|group| group.known.clone()).collect());
         let others = following.others.clone();
         self.following.lock().unwrap_or_else(PoisonError::into_inner).insert(work.id.clone(), following);
-        if !access.refused.is_empty() {
-            // No `ensure` tries again: the next change of targets does. An error would delay these changes.
-            state.openings = Openings::default();
-        }
-        retry_pending(&access.pending).map(|()| others)
+        retry_pending(&pending).map(|()| others)
     }
 
     /// Reads the target groups of an invalid Service.
@@ -87,7 +94,8 @@ impl Balancers {
         observed.balancers.extend(shared.map(|one| ObservedBalancer { shared: true, ..one.clone() }));
         calls::details(session, &mut observed, false).await?;
         self.read_followed_records(work, &mut observed).await?;
-        let Followed { groups, others } = following::followed(spec, &observed, &BTreeSet::new(), NodePorts::Current);
+        let following::Followed { groups, others } =
+            following::followed(spec, &observed, &BTreeSet::new(), NodePorts::Current);
         let firewall = self.firewall(work, &listing, &observed);
         let mut batches = following::batches(settings, groups, firewall.opens_nodes());
         batches.extend(following::batches(
@@ -153,15 +161,15 @@ impl Balancers {
     }
 
     /// Updates the targets of target groups, and opens the security groups of the targets. Targets are registered even
-    /// if their security group cannot be opened.
+    /// if their security group cannot be opened. Returns the addresses of pods whose security groups are not known yet.
     async fn follow_batches(
         &self,
         work: &Work<'_>,
         batches: &mut [Batch],
         firewall: &Firewall,
         state: &mut BalancerState,
-    ) -> Result<Access, CloudError> {
-        let mut access = Access::default();
+    ) -> Result<BTreeSet<IpAddr>, CloudError> {
+        let mut pending = BTreeSet::new();
         let mut opened = Ok(());
         for Batch { groups, settings } in batches {
             let work = Work { settings, ..*work };
@@ -172,21 +180,17 @@ impl Balancers {
             };
             for more in [shared, self.open_ranges(&work, groups, firewall, state).await] {
                 match more {
-                    Ok(more) => {
-                        access.pending.extend(more.pending);
-                        access.refused.extend(more.refused);
-                    }
+                    Ok(more) => pending.extend(more.pending),
                     Err(error) => opened = opened.and(Err(error)),
                 }
             }
             let changes = groups.iter().map(|group| change_of(&work, &group.requested, &group.known)).collect();
             let mut known: Vec<KnownGroup> = groups.iter().map(|group| group.known.clone()).collect();
-            for warning in self.change_targets(work.session, work.id, (&mut known, changes), state).await? {
-                tracing::warn!(service = %work.id, "{warning}");
-            }
+            let refused = self.change_targets(work.session, work.id, (&mut known, changes), state).await?;
+            note_refused_targets(&work, &refused, state);
             groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
         }
-        opened.map(|()| access)
+        opened.map(|()| pending)
     }
 
     /// Opens the security groups of new targets to load balancers without security groups, whose rules depend on the
@@ -216,6 +220,7 @@ impl Balancers {
         let clients = shared.known_clients(session, &others, (&firewall.names, &requested, &ports)).await?;
         if clients.is_empty() {
             // Without a rule for clients, users open nodes to the load balancer themselves.
+            state.openings.add(&sources, &nodes, &ports);
             return Ok(access);
         }
         let reached: Vec<Reached> = groups.iter().map(|group| group.reached(settings, work.targets)).collect();
@@ -223,14 +228,12 @@ impl Balancers {
         let opened = shared.add_range_rules(session, &nodes, (&firewall.names, &wanted)).await?;
         drop(shared);
         let Opened { refused, .. } = self.forget_missing_group(opened).await?;
-        for refusal in &refused {
-            tracing::warn!(service = %work.id, "{refusal}");
-        }
+        note_refusals(work, &refused, state);
         if let Some(opened) = &mut state.range_rule_groups {
             opened.extend(nodes.iter().cloned());
         }
         state.openings.add(&sources, &nodes, &ports);
-        Ok(Access { refused, ..access })
+        Ok(access)
     }
 
     /// Opens the security groups of targets of known target groups to load balancers without security groups.

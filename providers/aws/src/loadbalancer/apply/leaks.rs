@@ -17,6 +17,7 @@ use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
 use crate::loadbalancer::model::{diff, range_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
+use crate::loadbalancer::observed::refused_targets::Refused;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::{classic, network};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
@@ -185,7 +186,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
             network: &network,
             id,
             records: None,
-            warnings: Vec::new(),
+            refused: Refused::new(),
             unconfirmed: Vec::new(),
         };
         for step in &steps {

@@ -1,9 +1,10 @@
 //! The call of each step of a plan. The function for one kind of resource ignores the steps of other kinds.
 
 use aws_sdk_elasticloadbalancingv2::types as elb;
-use providers::CloudError;
+use providers::{CloudError, ErrorKind};
 
 use crate::client::Class;
+use crate::loadbalancer::apply::backend_group::RULES_QUOTA;
 use crate::loadbalancer::apply::calls::{Caller, authorize, certificate, encryption, gone, revoke};
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::observed::convert;
@@ -69,7 +70,8 @@ impl Caller<'_> {
                 });
             }
             Step::Authorize { group, rules } => {
-                let rules = authorize(self.session, &security(group)?, rules).await?;
+                let added = authorize(self.session, &security(group)?, rules).await;
+                let rules = added.map_err(|error| name_full_group(error, group, rules.len()))?;
                 return Ok(CreatedResource { rules, ..CreatedResource::default() });
             }
             Step::Revoke { group, rules } => revoke(self.session, &security(group)?, rules).await?,
@@ -291,4 +293,17 @@ impl Caller<'_> {
         }
         Ok(CreatedResource::default())
     }
+}
+
+/// Adds the Service's own security group to the error that the group has no room for further rules.
+fn name_full_group(error: CloudError, group: &str, rules: usize) -> CloudError {
+    if error.kind != ErrorKind::Quota {
+        return error;
+    }
+    let message = format!(
+        "security group {group} has no room for {rules} more rules, one for each port and source range, within the quota \
+         {RULES_QUOTA}: {}",
+        error.message
+    );
+    CloudError { message, ..error }
 }

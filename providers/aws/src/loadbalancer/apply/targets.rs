@@ -20,6 +20,8 @@ use crate::loadbalancer::model::{build, node_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group, without_duplicates};
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::openings::Openings;
+use crate::loadbalancer::observed::refused_targets::{self, Refused};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
@@ -36,8 +38,6 @@ pub(super) struct Access {
     pub needs_stack: bool,
     /// Addresses of new pods whose security groups are not known yet.
     pub pending: BTreeSet<IpAddr>,
-    /// A message for each security group that AWS did not allow to open.
-    pub refused: Vec<String>,
 }
 
 /// Applies a sent change to the known state of its target group.
@@ -107,25 +107,29 @@ impl Balancers {
             };
             changes.push(change_of(work, requested, group));
         }
-        for warning in self.change_targets(work.session, work.id, (&mut groups, changes), state).await? {
-            tracing::warn!(service = %work.id, "{warning}");
-        }
+        let refused = self.change_targets(work.session, work.id, (&mut groups, changes), state).await?;
+        note_refused_targets(work, &refused, state);
         state.known = Some(groups);
         Ok(Some(()))
     }
 
     /// Changes the targets of groups. New targets are registered before old ones are deregistered, unless the group has
-    /// no room for them. Returns warnings about single targets.
+    /// no room for them. Targets that AWS refused shortly before are left out. Returns them and newly refused ones.
     pub(super) async fn change_targets(
         &self,
         session: &Session,
         id: &LoadBalancerId,
-        (groups, changes): (&mut [KnownGroup], Vec<TargetChanges>),
+        (groups, mut changes): (&mut [KnownGroup], Vec<TargetChanges>),
         state: &mut BalancerState,
-    ) -> Result<Vec<String>, CloudError> {
+    ) -> Result<Refused, CloudError> {
         let network = self.networks.network(session).await?;
         let mut caller = self.caller(session, &network, id);
-        state.changed = Some(Instant::now());
+        let now = Instant::now();
+        state.changed = Some(now);
+        let mut withheld = Refused::new();
+        for (group, change) in groups.iter().zip(&mut changes) {
+            withheld.extend(state.refused_targets.withhold(&group.arn, &mut change.register, now));
+        }
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
             if let Some(before) = &change.record_before {
@@ -149,9 +153,15 @@ impl Balancers {
         for (group, change) in full {
             caller.register(&group.arn, group.target_type, &change.register).await?;
         }
-        groups.iter_mut().zip(changes).for_each(|(group, change)| note_change(group, change));
-        state.changed = Some(Instant::now());
-        Ok(caller.warnings)
+        for (group, change) in groups.iter_mut().zip(changes) {
+            note_change(group, change);
+            group.targets.retain(|target| !caller.refused.contains_key(&(group.arn.clone(), target.clone())));
+        }
+        let now = Instant::now();
+        state.changed = Some(now);
+        state.refused_targets.record(&caller.refused, now);
+        withheld.extend(caller.refused);
+        Ok(withheld)
     }
 
     /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of
@@ -234,6 +244,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
+        // The `ensure` that failed may never get to the security groups that AWS did not allow to open before.
+        state.openings = Openings::default();
         let undescribed = self.find_groups_and_follow(spec, work, state).await;
         if state.known.is_none() {
             return undescribed;
@@ -266,7 +278,7 @@ impl Balancers {
             Some(name) if settings.opens_targets() => {
                 let (_, TargetSecurityGroups { groups, pending, .. }, ports) = self.find_opening(work).await?;
                 let needs_stack = !state.openings.covers(from_ref(name), &groups, &ports);
-                Ok(Access { needs_stack, pending, ..Access::default() })
+                Ok(Access { needs_stack, pending })
             }
             _ => self.open_to_shared_group(work, state).await,
         }
@@ -290,11 +302,9 @@ impl Balancers {
             return Ok(access);
         }
         let Opened { refused, .. } = self.open_targets(session, &groups, &backend, &ports).await?;
-        for refusal in &refused {
-            tracing::warn!(service = %work.id, "{refusal}");
-        }
+        note_refusals(work, &refused, state);
         state.openings.add(from_ref(&backend), &groups, &ports);
-        Ok(Access { refused, ..access })
+        Ok(access)
     }
 }
 
@@ -316,6 +326,22 @@ fn forwarded(
         groups.extend(arns.filter_map(|arn| Some(known_group(id, requested.port, observed.target_group_by_arn(arn)?))));
     }
     groups
+}
+
+/// Logs and records targets that AWS refused.
+pub(super) fn note_refused_targets(work: &Work<'_>, refused: &Refused, state: &mut BalancerState) {
+    if let Some(warning) = refused_targets::warning(refused) {
+        tracing::warn!(service = %work.id, "{warning}");
+    }
+    state.refusals.add(&refused_targets::texts(refused));
+}
+
+/// Logs and records security groups of targets that AWS did not allow to open.
+pub(super) fn note_refusals(work: &Work<'_>, refused: &[String], state: &mut BalancerState) {
+    for refusal in refused {
+        tracing::warn!(service = %work.id, "{refusal}");
+    }
+    state.refusals.add(refused);
 }
 
 /// Returns an error that makes the caller retry while the security groups of new pods are not known: their targets are

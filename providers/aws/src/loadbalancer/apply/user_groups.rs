@@ -21,6 +21,7 @@ use crate::loadbalancer::model::user_groups::refusal;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group};
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::refused_targets;
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::ObservedTargetGroup;
 use crate::loadbalancer::ownership::{self, Purpose};
@@ -131,7 +132,7 @@ impl Balancers {
             // These targets are deregistered even if the record is lost.
             registered.extend(change.record_before.iter().flatten().cloned());
             let mut groups = [group];
-            let warnings = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
+            let refused = self.change_targets(work.session, work.id, (&mut groups, vec![change]), state).await?;
             let [group] = groups;
             let balancers = users.iter().filter_map(|arn| listing.balancers.iter().find(|one| one.arn == *arn));
             let addresses: Vec<Ingress> = balancers.filter_map(ingress).collect();
@@ -144,7 +145,8 @@ impl Balancers {
                      destination is kept"
                 ));
             }
-            all.warnings.extend(warnings);
+            state.refusals.add(&refused_targets::texts(&refused));
+            all.warnings.extend(refused_targets::warning(&refused));
             all.addresses
                 .extend(addresses.into_iter().filter(|address| !all.addresses.contains(address)).collect::<Vec<_>>());
             let read = ReadGroup { group, healthy };
@@ -206,9 +208,7 @@ impl Balancers {
         port: u16,
         group: &ObservedTargetGroup,
     ) -> Result<ReadGroup, CloudError> {
-        let records = self.records().ok_or_else(|| {
-            CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
-        })?;
+        let records = self.records().ok_or_else(no_records)?;
         let recorded = target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await?;
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
@@ -270,7 +270,10 @@ impl Balancers {
         listing: &Listing,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        let (None, Some(records)) = (&state.registered, self.records()) else { return Ok(()) };
+        if state.registered.is_some() {
+            return Ok(());
+        }
+        let Some(records) = self.records() else { return if names_groups { Err(no_records()) } else { Ok(()) } };
         let mut found = BTreeMap::new();
         let shared = listing.target_groups.iter().map(|(group, _)| group).filter(|group| {
             ownership::is_shared(&group.tags, &session.cluster) && !ownership::is_of_a_service(&group.tags)
@@ -386,6 +389,11 @@ impl Balancers {
         }
         Ok(words)
     }
+}
+
+/// Returns the error about records that the process has not received access to yet.
+fn no_records() -> CloudError {
+    CloudError::new(ErrorKind::Transient, "ReadRecord", "records of targets cannot be read yet")
 }
 
 /// Returns the fix for a target group that is not listed: it does not exist, is in another network, or is of a kind

@@ -52,11 +52,18 @@ impl Balancers {
         if let Some(ensured) = self.check_settled(spec, work, state).await? {
             return Ok(ensured);
         }
+        state.followed = None;
+        // A settled Service is ensured again only after a pause or a change.
+        state.refused_targets.begin(state.settled.is_some());
         let mut ensured = self.ensure_service(spec, work, state).await?;
+        if ensured.progress == Progress::Settled {
+            ensured.check_after = state.refusals.report(Instant::now());
+        }
         match &mut state.unverified {
             Some(unverified) if ensured.progress == Progress::Settled => {
                 unverified.ensured = Some(ensured.clone());
-                ensured.check_after = Some(unverified.visible.saturating_duration_since(Instant::now()));
+                let visible = unverified.visible.saturating_duration_since(Instant::now());
+                ensured.check_after = ensured.check_after.into_iter().chain([visible]).min();
             }
             _ => state.unverified = None,
         }

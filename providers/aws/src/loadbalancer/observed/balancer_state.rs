@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress};
+use providers::{Ensured, LoadBalancerId, LoadBalancerSpec, Progress, Targets};
 use tokio::time::Instant;
 
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::openings::Openings;
+use crate::loadbalancer::observed::refusals::Refusals;
+use crate::loadbalancer::observed::refused_targets::RefusedTargets;
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::{PACE, Step};
 use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
@@ -117,6 +119,13 @@ pub(crate) struct BalancerState {
     /// The security groups that were opened to the Service's load balancers. They include groups that AWS did not
     /// allow to open: the next `ensure` tries again.
     pub openings: Openings,
+    /// The targets that AWS refused, and the security groups of targets that it did not allow to open.
+    pub refusals: Refusals,
+    /// The refused targets, with the time of the last attempt.
+    pub refused_targets: RefusedTargets,
+    /// The targets of the last call while the Service is invalid, if AWS refused some of them, or to open their
+    /// security groups.
+    pub followed: Option<Targets>,
     /// The Classic Load Balancer that is maintained, and true if no other load balancer serves the Service.
     pub classic: Option<(Classic, bool)>,
     /// There is no Classic Load Balancer: none is created while this process runs.

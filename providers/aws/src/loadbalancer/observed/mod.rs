@@ -10,6 +10,8 @@ pub(super) mod inventory;
 pub(super) mod misses;
 pub(super) mod network;
 pub(super) mod openings;
+pub(super) mod refusals;
+pub(super) mod refused_targets;
 pub(super) mod report;
 pub(super) mod stack;
 pub(super) mod vpc;

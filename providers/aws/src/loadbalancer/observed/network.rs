@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_ec2::types::{Filter, RouteTable, SecurityGroup};
+use aws_sdk_ec2::types::{
+    Filter, RouteTable, SecurityGroup, SubnetCidrBlockStateCode, SubnetIpv6CidrBlockAssociation, Vpc,
+    VpcCidrBlockStateCode,
+};
 use futures::future::try_join3;
 use providers::{CloudError, IpNet};
 use tokio::time::Instant;
@@ -146,13 +149,31 @@ impl Networks {
 async fn ranges(session: &Session) -> Result<Vec<IpNet>, CloudError> {
     let request = session.api.ec2.describe_vpcs().vpc_ids(&session.vpc);
     let response = session.api.read(Class::Ec2Read, "DescribeVpcs", || request.clone().send()).await?;
+    Ok(response.vpcs().iter().flat_map(ranges_of).collect())
+}
+
+/// Returns the ranges of a VPC, without those that EC2 still lists although they no longer belong to it: an address
+/// there is outside of the network.
+fn ranges_of(vpc: &Vpc) -> Vec<IpNet> {
+    let is_own =
+        |state: Option<&VpcCidrBlockStateCode>| state.is_none_or(|state| *state == VpcCidrBlockStateCode::Associated);
     let parse = |text: Option<&str>| text.and_then(|text| text.parse().ok());
-    let of_vpc = |vpc: &aws_sdk_ec2::types::Vpc| {
-        let v4 = vpc.cidr_block_association_set().iter().filter_map(|one| parse(one.cidr_block()));
-        let v6 = vpc.ipv6_cidr_block_association_set().iter().filter_map(|one| parse(one.ipv6_cidr_block()));
-        v4.chain(v6).collect::<Vec<IpNet>>()
+    let v4 = vpc.cidr_block_association_set().iter();
+    let v4 = v4.filter(|one| is_own(one.cidr_block_state().and_then(|state| state.state())));
+    let v6 = vpc.ipv6_cidr_block_association_set().iter();
+    let v6 = v6.filter(|one| is_own(one.ipv6_cidr_block_state().and_then(|state| state.state())));
+    v4.filter_map(|one| parse(one.cidr_block())).chain(v6.filter_map(|one| parse(one.ipv6_cidr_block()))).collect()
+}
+
+/// Returns the IPv6 ranges of a subnet, without those that EC2 still lists although they no longer belong to it: AWS may
+/// have given them to another account.
+fn v6_ranges_of(subnet: &aws_sdk_ec2::types::Subnet) -> Vec<IpNet> {
+    let is_own = |one: &&SubnetIpv6CidrBlockAssociation| {
+        let state = one.ipv6_cidr_block_state().and_then(|state| state.state());
+        state.is_none_or(|state| *state == SubnetCidrBlockStateCode::Associated)
     };
-    Ok(response.vpcs().iter().flat_map(of_vpc).collect())
+    let own = subnet.ipv6_cidr_block_association_set().iter().filter(is_own);
+    own.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect()
 }
 
 async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
@@ -162,18 +183,15 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
         let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(1000).set_next_token(token);
         let response = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
-        all.extend(response.subnets().iter().map(|subnet| {
-            let v6 = subnet.ipv6_cidr_block_association_set().iter();
-            Subnet {
-                id: subnet.subnet_id().unwrap_or_default().to_owned(),
-                zone: subnet.availability_zone().unwrap_or_default().to_owned(),
-                v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
-                v6: v6.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect(),
-                tags: by_key(subnet.tags()),
-                free: subnet.available_ip_address_count().unwrap_or_default(),
-                public: false,
-                outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
-            }
+        all.extend(response.subnets().iter().map(|subnet| Subnet {
+            id: subnet.subnet_id().unwrap_or_default().to_owned(),
+            zone: subnet.availability_zone().unwrap_or_default().to_owned(),
+            v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
+            v6: v6_ranges_of(subnet),
+            tags: by_key(subnet.tags()),
+            free: subnet.available_ip_address_count().unwrap_or_default(),
+            public: false,
+            outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
         }));
         token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
@@ -318,7 +336,48 @@ pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_ec2::types::{
+        SubnetCidrBlockState, VpcCidrBlockAssociation, VpcCidrBlockState, VpcIpv6CidrBlockAssociation,
+    };
+
     use super::*;
+
+    #[test]
+    fn ranges_that_left_the_network_are_left_out() {
+        type State = VpcCidrBlockStateCode;
+        let state = |state: State| VpcCidrBlockState::builder().state(state).build();
+        let v4 = |range: &str| VpcCidrBlockAssociation::builder().cidr_block(range);
+        let v6 = |range: &str| VpcIpv6CidrBlockAssociation::builder().ipv6_cidr_block(range);
+        let vpc = Vpc::builder()
+            .cidr_block_association_set(v4("10.0.0.0/16").cidr_block_state(state(State::Associated)).build())
+            .cidr_block_association_set(v4("10.1.0.0/16").cidr_block_state(state(State::Disassociated)).build())
+            .cidr_block_association_set(v4("10.2.0.0/16").cidr_block_state(state(State::Failed)).build())
+            .cidr_block_association_set(v4("10.3.0.0/16").build())
+            .ipv6_cidr_block_association_set(
+                v6("2001:db8::/56").ipv6_cidr_block_state(state(State::Associated)).build(),
+            )
+            .ipv6_cidr_block_association_set(
+                v6("2001:db8:1::/56").ipv6_cidr_block_state(state(State::Disassociated)).build(),
+            )
+            .build();
+        let ranges: Vec<String> = ranges_of(&vpc).iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["10.0.0.0/16", "10.3.0.0/16", "2001:db8::/56"]);
+    }
+
+    #[test]
+    fn ranges_that_left_a_subnet_are_left_out() {
+        type State = SubnetCidrBlockStateCode;
+        let range = |range: &str, state: State| {
+            let state = SubnetCidrBlockState::builder().state(state).build();
+            SubnetIpv6CidrBlockAssociation::builder().ipv6_cidr_block(range).ipv6_cidr_block_state(state).build()
+        };
+        let subnet = aws_sdk_ec2::types::Subnet::builder()
+            .ipv6_cidr_block_association_set(range("2001:db8::/64", State::Disassociated))
+            .ipv6_cidr_block_association_set(range("2001:db8:0:1::/64", State::Associated))
+            .build();
+        let ranges: Vec<String> = v6_ranges_of(&subnet).iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["2001:db8:0:1::/64"]);
+    }
 
     #[test]
     fn instances_with_a_deleted_security_group_are_read_again_once_a_minute() {
