@@ -61,8 +61,12 @@ impl Cluster for Binder {
         self.classes.undecodable_without_record().contains(&ObjectKey::new("", name))
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
-        self.matcher.find(claim, is_delayed)
+    fn has_undecodable_volumes(&self) -> bool {
+        self.volumes.undecodable() > 0
+    }
+
+    fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
+        self.matcher.find(claim, is_limited)
     }
 
     fn default_class(&self) -> Option<Str> {

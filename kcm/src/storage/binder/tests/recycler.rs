@@ -15,7 +15,7 @@ use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Index, Store};
+use runtime::store::{Change, Index, Store};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
 use runtime::worker::Reconcile;
 
@@ -249,6 +249,25 @@ async fn default_class_is_not_known_while_a_class_is_undecodable() {
     assert_eq!(bed.binder.default_class(), None);
     let classes = ["gold", "garbled", "missing"];
     assert_eq!(classes.map(|name| bed.binder.is_class_undecodable(name)), [false, true, false]);
+}
+
+#[tokio::test]
+async fn claim_takes_no_free_volume_while_a_volume_is_undecodable() {
+    for is_undecodable in [false, true] {
+        let bed = Bed::new().await;
+        bed.set_volume(1, "Available", None, "Retain");
+        let free = bed.binder.volumes.all();
+        bed.binder.matcher.apply(&Change { old: None, new: free.first() });
+        lock(&bed.server).claim = claim("data").object();
+        deliver(&bed.binder.claims, (*claim("data").record()).clone());
+        if is_undecodable {
+            deliver_undecodable(&bed.binder.volumes, ObjectKey::new("", "garbled"));
+        }
+        // The server's volume does not change, so the binding does not end.
+        let _ = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+        let is_taken = lock(&bed.server).requests.iter().any(|request| request == "PUT persistentvolumes/pv");
+        assert_eq!(is_taken, !is_undecodable);
+    }
 }
 
 /// The API server accepts any reference to a claim.
