@@ -17,7 +17,7 @@ use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Index, Store};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
-use runtime::worker::Reconcile;
+use runtime::worker::{Outcome, Reconcile};
 
 use super::builders::{Backend, VolumeSpec, claim, class, volume};
 use crate::flags;
@@ -293,6 +293,20 @@ async fn volume_is_not_free_while_the_cache_lacks_a_binding_whose_response_was_l
         let is_free = bed.binder.matcher.hold(&"pv".into(), &ObjectKey::new("shop", "logs"));
         assert_eq!(is_free, !is_written);
     }
+}
+
+#[tokio::test]
+async fn bound_claim_is_not_lost_while_its_volume_is_undecodable() {
+    let bed = Bed::new().await;
+    deliver_undecodable(&bed.binder.volumes, ObjectKey::new("", "pv"));
+    lock(&bed.server).volume = volume("pv").of("data", "uid-data").phase("Bound").object();
+    let bound = claim("data").names("pv").annotated(BIND_COMPLETED, "yes").with(|claim| claim.phase = "Bound");
+    lock(&bed.server).claim = bound.object();
+    deliver(&bed.binder.claims, (*bound.record()).clone());
+    let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+    assert_eq!(result, Ok(Outcome::RequeueWithBackoff));
+    let requests = std::mem::take(&mut lock(&bed.server).requests);
+    assert!(requests.is_empty(), "{requests:?}");
 }
 
 /// The API server accepts any reference to a claim.
