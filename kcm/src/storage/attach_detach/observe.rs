@@ -207,9 +207,9 @@ impl Caches {
             self.place(name, node, site, memory, now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // If several volumes have the same storage, the strictest rule applies. A volume whose access modes are unknown,
-        // because it was deleted or cannot be decoded, may be attached to one node only: a pod on a second node may
-        // still wait for it.
+        // If several volumes have the same storage, the strictest rule applies. A volume whose access modes are
+        // unknown, because it was deleted or cannot be decoded, may be attached to one node only: a pod on a second
+        // node may still wait for it.
         let is_unknown = named.may_have_undecodable_volumes || volumes.is_empty() && inline.is_none();
         let is_exclusive = is_unknown
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))

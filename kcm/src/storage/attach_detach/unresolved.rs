@@ -73,8 +73,8 @@ impl Unresolved {
     }
 }
 
-/// Returns true if no other PersistentVolume can be the one of an attachment. Attachments with a name of another form
-/// belong to other clients.
+/// Returns true if the PersistentVolume or the inline source of an attachment shows its volume. Also true if its name
+/// has another form: then it belongs to another client.
 fn is_resolved(attachment: &VolumeAttachment, caches: &Caches) -> bool {
     if attachment.volume.is_empty() || !has_form_of_attachment(&attachment.meta.name) {
         return true;
@@ -98,11 +98,9 @@ pub fn apply_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>
     if old == new {
         return;
     }
-    for attachment in
-        shared.caches.attachments.by_index(&indexes::attachments_by_volume(), indexes::of_volume(&volume.meta.name))
-    {
-        resolve_later(shared, &attachment);
-    }
+    let index = indexes::attachments_by_volume();
+    let attachments = shared.caches.attachments.by_index(&index, indexes::of_volume(&volume.meta.name));
+    attachments.iter().for_each(|attachment| resolve_later(shared, attachment));
     if let Some(Plugin::Csi { driver, .. }) = new.as_deref().and_then(Plugin::of)
         && shared.caches.unresolved.has_driver(driver)
     {
@@ -142,7 +140,7 @@ impl AttachDetach {
         for name in names {
             let Some(plugin) = Plugin::of(&name) else { continue };
             if !self.caches.unresolved.nodes(plugin).is_empty() {
-                info!(volume = %name, "found an attachment whose PersistentVolume is not the one of its volume");
+                info!(volume = %name, "found an attachment that names another PersistentVolume");
                 self.requeue(name, Extent::ALL);
             }
             tokio::task::yield_now().await;
