@@ -137,6 +137,24 @@ pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     "csi-".chars().chain(digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)]))).collect()
 }
 
+/// Returns true if a name has the form of [`attachment_name`].
+pub fn has_form_of_attachment(name: &str) -> bool {
+    let hash = name.strip_prefix("csi-");
+    hash.is_some_and(|hash| {
+        hash.len() == 2 * digest::SHA256_OUTPUT_LEN && hash.bytes().all(|c| HEX_DIGITS.contains(&c))
+    })
+}
+
+/// Returns true if an attachment is this controller's attachment of the volume with this unique name.
+pub fn is_attachment_of(attachment: &VolumeAttachment, volume: &str) -> bool {
+    match Plugin::of(volume) {
+        Some(Plugin::Csi { driver, handle }) => {
+            attachment_name(driver, handle, &attachment.node) == *attachment.meta.name
+        }
+        _ => false,
+    }
+}
+
 /// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its
 /// claim are not considered.
 ///

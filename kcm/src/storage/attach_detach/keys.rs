@@ -11,9 +11,10 @@ use runtime::store::Change;
 use super::changes::{Extent, Pods};
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
+use super::unresolved;
 use crate::pods::indexes::{by_node, on_node};
 use crate::storage::inline_volume;
-use crate::storage::volume_name::{Plugin, attachment_name, of_inline, of_volume};
+use crate::storage::volume_name::{Plugin, is_attachment_of, of_inline, of_volume};
 
 /// Subscribes to changes, and adds their keys to the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {
@@ -35,9 +36,13 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     let own = shared.clone();
     caches.claims.subscribe(move |change| add(&own, &Extent::ALL, of_claim(&own.caches, change)));
     let own = shared.clone();
-    caches.volumes.subscribe(move |change| add(&own, &Extent::ALL, of_persistent_volume(&own, change)));
+    caches.volumes.subscribe(move |change| {
+        unresolved::apply_volume(&own, change);
+        add(&own, &Extent::ALL, of_persistent_volume(&own, change));
+    });
     let own = shared.clone();
     caches.attachments.subscribe(move |change| {
+        unresolved::apply_attachment(&own, change);
         let nodes = [change.old, change.new].into_iter().flatten().map(|attachment| attachment.node.clone());
         add(&own, &Extent::of_nodes(nodes), of_attachment(&own, change));
     });
@@ -123,12 +128,7 @@ fn of_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) -
     let Some(attachment) = change.new.or(change.old) else { return Vec::new() };
     let volume = shared.caches.volumes.get(&ObjectKey::new("", attachment.volume.clone()));
     let name = volume.as_deref().and_then(of_volume).or_else(|| of_inline(attachment));
-    let is_of = |name: &Str| match Plugin::of(name) {
-        Some(Plugin::Csi { driver, handle }) => {
-            attachment_name(driver, handle, &attachment.node) == *attachment.meta.name
-        }
-        _ => false,
-    };
+    let is_of = |name: &Str| is_attachment_of(attachment, name);
     let mut names = Vec::new();
     if !name.as_ref().is_some_and(is_of) {
         // The attachment's volume was deleted, or replaced by one with other storage: the remembered state of the node

@@ -33,6 +33,7 @@ mod reconcile;
 mod tests;
 mod totals;
 mod undecodable;
+mod unresolved;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,11 +53,13 @@ use node_status::NodeStatuses;
 use observe::{Caches, uncached_nodes};
 use reconcile::{AttachDetach, Settings, Volumes};
 use totals::Totals;
+use unresolved::Drivers;
 
 /// Name of the event source.
 const COMPONENT: &str = "attachdetach-controller";
 const VOLUMES: &str = "attachdetach_volumes";
 const NODES: &str = "attachdetach_nodes";
+const DRIVERS: &str = "attachdetach_drivers";
 
 /// Volumes that are reconciled at the same time. Upstream sets no limit.
 const VOLUME_WORKERS: usize = 50;
@@ -86,7 +89,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Write { verb: Verb::Create, group: "", resource: "events" },
         Write { verb: Verb::Patch, group: "", resource: "events" },
     ],
-    queues: &[QueueKeys::other(VOLUMES), QueueKeys::of(NODES, "Node")],
+    queues: &[QueueKeys::other(VOLUMES), QueueKeys::of(NODES, "Node"), QueueKeys::other(DRIVERS)],
     start,
     ..Descriptor::NONE
 };
@@ -111,6 +114,7 @@ fn start(manager: &mut Manager, context: &Context) {
         volumes: registry.store(),
         attachments: registry.store(),
         drivers: registry.store(),
+        unresolved: Default::default(),
     };
     let is_synced = !values.get_bool("disable-attach-detach-reconcile-sync");
     let options = |name| QueueOptions { base_delay: BASE_DELAY, max_delay: MAX_DELAY, ..QueueOptions::named(name) };
@@ -124,6 +128,7 @@ fn start(manager: &mut Manager, context: &Context) {
         recorder: manager.recorder(COMPONENT, DESCRIPTOR.service_account),
         volume_queue: Queue::new(options(VOLUMES)),
         node_queue: Queue::new(QueueOptions::named(NODES)),
+        driver_queue: Queue::new(QueueOptions::named(DRIVERS)),
         operations: Operations::new(manager.metrics()),
         settings: Settings {
             is_timeout_disabled: values.get_bool("disable-force-detach-on-timeout"),
@@ -135,5 +140,6 @@ fn start(manager: &mut Manager, context: &Context) {
     keys::subscribe(&shared);
     let work = |workers| WorkOptions { name: DESCRIPTOR.name, workers };
     manager.add(work(VOLUME_WORKERS), shared.volume_queue.clone(), Arc::new(Volumes(shared.clone())));
-    manager.add(work(NODE_WORKERS), shared.node_queue.clone(), Arc::new(NodeStatuses(shared)));
+    manager.add(work(NODE_WORKERS), shared.node_queue.clone(), Arc::new(NodeStatuses(shared.clone())));
+    manager.add(work(1), shared.driver_queue.clone(), Arc::new(Drivers(shared)));
 }

@@ -18,6 +18,7 @@ use super::indexes::{
     pods_by_claim_and_node, using_claim_on,
 };
 use super::memory::{Memory, SiteMemory, Users};
+use super::unresolved::Unresolved;
 use crate::shared_read::SharedReads;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::inline_volume::{InlineVolume, defining, pods_by_inline_volume};
@@ -38,6 +39,8 @@ pub struct Caches {
     pub volumes: Arc<Store<PersistentVolume>>,
     pub attachments: Arc<Store<VolumeAttachment>>,
     pub drivers: Arc<Store<CsiDriver>>,
+    /// Attachments whose PersistentVolume does not show their volume.
+    pub unresolved: Arc<Unresolved>,
 }
 
 /// A node of a volume.
@@ -64,6 +67,8 @@ pub struct Observation {
     pub is_exclusive: bool,
     /// A pod may use the volume although none is known, because an object is undecodable.
     pub may_have_undecodable_users: bool,
+    /// A PersistentVolume that cannot be decoded may have the same storage, and allow one node only.
+    pub may_have_undecodable_volumes: bool,
 }
 
 /// A volume by its unique name.
@@ -74,6 +79,10 @@ pub struct NamedVolume<'a> {
     pub volumes: Vec<Arc<PersistentVolume>>,
     /// Pods define the volume themselves.
     pub is_defined_by_pods: bool,
+    /// The nodes to which attachments of other PersistentVolumes attach the volume.
+    pub unresolved: Vec<Str>,
+    /// A PersistentVolume that cannot be decoded may have the same storage.
+    pub may_have_undecodable_volumes: bool,
 }
 
 impl NamedVolume<'_> {
@@ -142,11 +151,14 @@ impl Caches {
 
     /// Returns a volume with its definitions.
     pub fn volume<'a>(&self, name: &'a Str, plugin: Plugin<'a>) -> NamedVolume<'a> {
+        // These are read first: an object that arrives in between counts twice instead of not at all.
+        let unresolved = self.unresolved.nodes(plugin);
+        let may_have_undecodable_volumes = !self.volumes.undecodable_without_record().is_empty();
         let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
         volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
         volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         let is_defined_by_pods = self.pods.count(&pods_by_inline_volume(), defining(name)) > 0;
-        NamedVolume { name, plugin, volumes, is_defined_by_pods }
+        NamedVolume { name, plugin, volumes, is_defined_by_pods, unresolved, may_have_undecodable_volumes }
     }
 
     /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
@@ -161,18 +173,19 @@ impl Caches {
         !volume.volumes.is_empty()
             && !volume.volumes.iter().any(|volume| volume_name::is_exclusive(volume))
             && !volume.is_defined_by_pods
+            && !volume.may_have_undecodable_volumes
             && !has_inline_attachments()
     }
 
     /// Updates the remembered users of a volume, and gathers the state of the volume on the nodes of the extent. If the
     /// extent contains only some nodes, [the nodes must be independent](Self::has_independent_nodes). If it contains
     /// only some pods, [the volume must have one definition](NamedVolume::has_one_definition).
-    pub fn observe(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
-        let NamedVolume { name, plugin, volumes, .. } = volume;
+    pub fn observe(&self, named: &NamedVolume<'_>, extent: &Extent, memory: &Memory, now: Instant) -> Observation {
+        let NamedVolume { name, plugin, volumes, .. } = named;
         let (name, plugin, scope) = (*name, *plugin, &extent.nodes);
         let undecodable = self.undecodable_attachments(plugin);
-        let may_have_undecodable_users = self.may_have_undecodable_users(volume);
-        let (used, inline) = self.update_users(volume, extent, memory);
+        let may_have_undecodable_users = self.may_have_undecodable_users(named);
+        let (used, inline) = self.update_users(named, extent, memory);
         let mut sites = memory.sites(name, scope);
         let wanted = memory.nodes_with_users(name, scope);
         let attachments = self.attachments_of(name, plugin, scope, volumes);
@@ -181,6 +194,7 @@ impl Caches {
         let mut nodes: BTreeSet<Str> = sites.keys().chain(&wanted).chain(attached).cloned().collect();
         nodes.extend(self.listing_nodes(name, scope));
         nodes.extend(undecodable.nodes(&self.nodes, scope));
+        nodes.extend(named.unresolved.iter().filter(|node| scope.contains(node)).cloned());
         let place = |node: Str| {
             let site = KnownSite {
                 is_wanted: wanted.contains(&node),
@@ -193,9 +207,10 @@ impl Caches {
             self.place(name, node, site, memory, now)
         };
         let places = nodes.into_iter().map(place).collect();
-        // If several volumes have the same storage, the strictest rule applies. A deleted volume, whose access modes
-        // are unknown, may be attached to one node only: a pod on a second node may still wait for it.
-        let is_unknown = volumes.is_empty() && inline.is_none();
+        // If several volumes have the same storage, the strictest rule applies. A volume whose access modes are
+        // unknown, because it was deleted or cannot be decoded, may be attached to one node only: a pod on a second
+        // node may still wait for it.
+        let is_unknown = named.may_have_undecodable_volumes || volumes.is_empty() && inline.is_none();
         let is_exclusive = is_unknown
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))
             || inline.as_ref().is_some_and(|inline| inline.is_exclusive);
@@ -206,7 +221,16 @@ impl Caches {
             (None, Some(volume)) => volume.meta.name.clone(),
             (None, None) => name.clone(),
         };
-        Observation { places, label, volume, inline, is_exclusive, may_have_undecodable_users }
+        let may_have_undecodable_volumes = named.may_have_undecodable_volumes;
+        Observation {
+            places,
+            label,
+            volume,
+            inline,
+            is_exclusive,
+            may_have_undecodable_users,
+            may_have_undecodable_volumes,
+        }
     }
 
     /// Returns the nodes in the scope whose status lists a volume, or whose kubelet uses and attaches it.

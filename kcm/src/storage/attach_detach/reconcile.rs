@@ -44,6 +44,8 @@ pub struct AttachDetach {
     pub recorder: Recorder,
     pub volume_queue: Arc<Queue<Str>>,
     pub node_queue: Arc<Queue<Str>>,
+    /// Drivers with attachments whose PersistentVolume does not show their volume.
+    pub driver_queue: Arc<Queue<Str>>,
     pub operations: Operations,
     pub settings: Settings,
     /// Nodes, read from the API server.
@@ -206,7 +208,11 @@ impl AttachDetach {
                 self.list(subject, place, memory);
                 Ok(None)
             }
-            Step::AwaitOtherNode => Ok(self.report_wait(subject, place, memory)),
+            Step::AwaitOtherNode => {
+                // The deletion of an undecodable PersistentVolume requeues nothing.
+                let recheck = subject.observation.may_have_undecodable_volumes.then_some(UNDECODABLE_RECHECK);
+                Ok(earliest(self.report_wait(subject, place, memory), recheck))
+            }
             Step::AwaitDetach => {
                 self.await_detach(subject, place, memory);
                 Ok(None)

@@ -18,7 +18,8 @@ pub struct UndecodableAttachments<'a> {
 }
 
 impl UndecodableAttachments<'_> {
-    /// Returns true if one of the objects is this controller's attachment to a node, or the node itself.
+    /// Returns true if one of the objects is this controller's attachment to a node, or the node itself. Attachments of
+    /// other clients, whose volume cannot be known, do not count. Upstream takes those into account only at its start.
     pub fn has(&self, node: &Str) -> bool {
         if self.keys.is_empty() {
             return false;
@@ -55,10 +56,13 @@ impl Caches {
     }
 
     /// Returns true if an undecodable pod may use a volume, or a pod may use it through an undecodable claim or
-    /// PersistentVolume. If the claim is known, objects of other namespaces do not count.
+    /// PersistentVolume. If the claim is known, pods and claims of other namespaces do not count.
     pub fn may_have_undecodable_users(&self, volume: &NamedVolume<'_>) -> bool {
+        if self.volumes.undecodable() > 0 {
+            return true;
+        }
         if volume.volumes.is_empty() || volume.is_defined_by_pods {
-            return self.pods.undecodable() + self.claims.undecodable() + self.volumes.undecodable() > 0;
+            return self.pods.undecodable() + self.claims.undecodable() > 0;
         }
         let mut claims = volume.volumes.iter().filter_map(|volume| volume.claim.as_ref());
         let count = |namespace: &str| self.pods.undecodable_in(namespace) + self.claims.undecodable_in(namespace);

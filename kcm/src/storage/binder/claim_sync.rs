@@ -61,8 +61,12 @@ impl Cluster for Binder {
         self.classes.undecodable_without_record().contains(&ObjectKey::new("", name))
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
-        self.matcher.find(claim, is_delayed)
+    fn has_undecodable_volumes(&self) -> bool {
+        self.volumes.undecodable() > 0
+    }
+
+    fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
+        self.matcher.find(claim, is_limited)
     }
 
     fn default_class(&self) -> Option<Str> {
@@ -291,7 +295,13 @@ impl Binder {
         }
         let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
         if let BindWrite::VolumeReference { by_controller } = write {
-            draft.put(None, |object| referring_to_claim(object, claim, by_controller)).await?;
+            let referring = draft.put(None, |object| referring_to_claim(object, claim, by_controller)).await;
+            if let Err(Stop::Failed(error)) = &referring
+                && error.is_lost()
+            {
+                *written = self.changed_version(volume).await;
+            }
+            referring?;
             *written = draft.written_version();
         }
         if draft.record.phase != VolumePhase::Bound {
@@ -303,6 +313,14 @@ impl Binder {
 }
 
 impl Binder {
+    /// Reads the version of a volume after a write whose response was lost; `None` if it is still the cached version,
+    /// or cannot be read. If the write has succeeded, the claim must not get another volume before the cache contains
+    /// it: the volume would be released, and deleted if its reclaim policy is Delete.
+    async fn changed_version(&self, volume: &PersistentVolume) -> Option<u64> {
+        let response = self.writer.get(&PersistentVolume::RESOURCE, &volume.meta.key()).await.ok()?;
+        response.meta().ok().map(|meta| meta.version).filter(|version| *version != volume.meta.version)
+    }
+
     /// Records an event about a claim that cannot be provisioned, and requeues the claim after the sync period.
     pub fn wait_for_class(&self, claim: &PersistentVolumeClaim, message: String) -> Outcome {
         self.notices.record_waiting(claim, &Notice::warning("ProvisioningFailed", message));

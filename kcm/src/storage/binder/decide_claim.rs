@@ -21,8 +21,11 @@ pub trait Cluster {
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
     /// Returns true if a storage class that [`Cluster::class`] does not return afterwards may exist: it is undecodable.
     fn is_class_undecodable(&self, name: &str) -> bool;
-    /// Searches for the best volume for a claim.
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search;
+    /// Returns true if there are volumes whose newest state cannot be decoded. Each may be reserved for any claim,
+    /// although [`Cluster::find`] does not find it afterwards.
+    fn has_undecodable_volumes(&self) -> bool;
+    /// Searches for the best volume for a claim; of those that are reserved for it if `is_limited`.
+    fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search;
     /// Returns the name of the default class; `None` if it is not known, because a class is undecodable.
     fn default_class(&self) -> Option<Str>;
     /// Returns the names of active pods without a node that use the claim.
@@ -129,9 +132,15 @@ fn unbound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<Clai
     if let Some(Selector::Invalid(problem)) = claim.selector.as_deref() {
         return Err(format!("finding PV for claim {:?}: {problem}", claim.meta.key().to_string()));
     }
-    match cluster.find(claim, is_delayed) {
+    // The data of the claim may be on a volume that is reserved for it. Another volume would be empty.
+    let may_be_reserved = cluster.has_undecodable_volumes();
+    match cluster.find(claim, is_delayed || may_be_reserved) {
         Search::Found(volume) => return Ok(ClaimStep::Bind { volume, is_found: true }),
         Search::Busy => return Ok(ClaimStep::DecideAgain),
+        Search::Nothing if may_be_reserved => {
+            let message = "a persistent volume that may be reserved for this claim cannot be decoded";
+            return Ok(ClaimStep::Pend(Some(Notice::warning("FailedBinding", message))));
+        }
         Search::Nothing => {}
     }
     if !claim.names_class()

@@ -179,6 +179,7 @@ impl Bed {
             volumes: store(vec![volumes_by_unique_name()]),
             attachments: store(vec![attachments_by_volume()]),
             drivers: store(Vec::new()),
+            unresolved: Default::default(),
         };
         let mut bound = claim("data");
         let mut of_claim = volume("pv");
@@ -201,6 +202,7 @@ impl Bed {
             recorder,
             volume_queue: Queue::new(QueueOptions::named("volumes")),
             node_queue: Queue::new(QueueOptions::named("nodes")),
+            driver_queue: Queue::new(QueueOptions::named("drivers")),
             operations: Operations::new(&Metrics::default()),
             settings: Settings { is_timeout_disabled: false, sync_period: Some(SYNC_PERIOD) },
             term: Default::default(),

@@ -6,4 +6,5 @@ mod model;
 mod observe;
 mod reconcile;
 mod undecodable;
+mod unresolved;
 mod users;

@@ -120,6 +120,7 @@ impl Cluster {
             volumes: store(vec![volumes_by_unique_name()], self.volumes),
             attachments: store(vec![attachments_by_volume()], self.attachments),
             drivers: store(Vec::new(), self.drivers),
+            unresolved: Default::default(),
         };
         (caches, self.memory)
     }

@@ -114,7 +114,7 @@ async fn volume_of_kubelets_is_attached_to_no_node_while_another_node_cannot_be_
 #[tokio::test(start_paused = true)]
 async fn volume_in_use_is_not_detached_by_force_while_a_user_may_be_undecodable() {
     type Prepare = fn(&Bed);
-    let rows: [(&str, Prepare, bool); 6] = [
+    let rows: [(&str, Prepare, bool); 7] = [
         ("all decodable", |_| {}, true),
         ("pod", |bed| deliver_undecodable(&bed.shared.caches.pods, ObjectKey::new("default", "web")), false),
         ("pod of another tenant", |bed| deliver_undecodable(&bed.shared.caches.pods, ObjectKey::new("x", "web")), true),
@@ -136,6 +136,8 @@ async fn volume_in_use_is_not_detached_by_force_while_a_user_may_be_undecodable(
             },
             false,
         ),
+        // It may have the same storage, and a claim that is not known.
+        ("another volume", |bed| deliver_undecodable(&bed.shared.caches.volumes, object("garbled")), false),
     ];
     for (case, prepare, is_detached) in rows {
         let bed = bed().await;

@@ -24,6 +24,7 @@ struct FakeCluster {
     volumes: Vec<Arc<PersistentVolume>>,
     classes: Vec<Arc<StorageClass>>,
     pods: Vec<Str>,
+    has_undecodable_volumes: bool,
 }
 
 impl Cluster for FakeCluster {
@@ -37,6 +38,10 @@ impl Cluster for FakeCluster {
 
     fn is_class_undecodable(&self, name: &str) -> bool {
         name == UNDECODABLE_CLASS
+    }
+
+    fn has_undecodable_volumes(&self) -> bool {
+        self.has_undecodable_volumes
     }
 
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
@@ -66,9 +71,15 @@ fn classes() -> Vec<Arc<StorageClass>> {
 /// Returns the step as text: `bind pv`, `pend`, `pend Reason`, `lose Reason`, `again`, `class name`, `provision class`,
 /// `retry Reason`, `error`.
 fn step(claim: &ClaimSpec, volumes: &[VolumeSpec]) -> String {
-    let cluster =
-        FakeCluster { volumes: volumes.iter().map(VolumeSpec::record).collect(), classes: classes(), pods: vec![] };
-    text(claim, &cluster)
+    text(claim, &cluster(volumes))
+}
+
+fn cluster(volumes: &[VolumeSpec]) -> FakeCluster {
+    FakeCluster {
+        volumes: volumes.iter().map(VolumeSpec::record).collect(),
+        classes: classes(),
+        ..FakeCluster::default()
+    }
 }
 
 fn text(claim: &ClaimSpec, cluster: &FakeCluster) -> String {
@@ -211,6 +222,21 @@ fn unbound_claim_takes_the_best_volume_or_waits() {
 }
 
 #[test]
+fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_is_undecodable() {
+    let wait = || claim("data").class("wait");
+    for (case, claim, volumes, expected) in [
+        ("free volume", claim("data"), vec![volume("a")], "pend FailedBinding"),
+        ("reserved volume", claim("data"), vec![sized("a", "10Gi").of("data", ""), volume("b")], "bind a"),
+        ("named volume", claim("data").names("a"), vec![volume("a")], "bind a"),
+        ("no volume", claim("data").class("gold"), vec![], "pend FailedBinding"),
+        ("delayed with node", wait().annotated(SELECTED_NODE, "n"), vec![], "pend FailedBinding"),
+    ] {
+        let cluster = FakeCluster { has_undecodable_volumes: true, ..cluster(&volumes) };
+        assert_eq!(text(&claim, &cluster), expected, "{case}");
+    }
+}
+
+#[test]
 fn claim_that_names_a_volume_only_takes_that_one() {
     let names = || claim("data").names("a");
     let by_controller = || names().annotated(BOUND_BY_CONTROLLER, "yes");
@@ -295,7 +321,7 @@ fn claim_without_a_class_gets_the_default_one() {
     let cluster = |volumes: &[VolumeSpec]| FakeCluster {
         volumes: volumes.iter().map(VolumeSpec::record).collect(),
         classes: defaults.clone(),
-        pods: vec![],
+        ..FakeCluster::default()
     };
     for (case, claim, volumes, expected) in [
         ("15-5 no class", claim("data"), vec![], "class default"),

@@ -15,9 +15,9 @@ use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Index, Store};
+use runtime::store::{Change, Index, Store};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
-use runtime::worker::Reconcile;
+use runtime::worker::{Outcome, Reconcile};
 
 use super::builders::{Backend, VolumeSpec, claim, class, volume};
 use crate::flags;
@@ -46,6 +46,8 @@ struct Server {
     has_pod: bool,
     created_pods: usize,
     requests: Vec<String>,
+    /// The volume after the next write to it, whose response is lost.
+    lost: Option<Vec<u8>>,
 }
 
 impl Server {
@@ -60,6 +62,10 @@ impl Server {
         let (code, status) = match (method, short.as_str()) {
             (&Method::POST, _) if self.has_pod => refused(409, "AlreadyExists"),
             (&Method::DELETE, _) if !self.has_pod => refused(404, "NotFound"),
+            (&Method::PUT, "persistentvolumes/pv") if self.lost.is_some() => {
+                self.volume = self.lost.take().unwrap_or_default();
+                refused(504, "Timeout")
+            }
             (_, "persistentvolumes/pv" | "persistentvolumes/pv/status") => {
                 return (200, envelope::wrap(&PersistentVolume::RESOURCE, &self.volume));
             }
@@ -249,6 +255,58 @@ async fn default_class_is_not_known_while_a_class_is_undecodable() {
     assert_eq!(bed.binder.default_class(), None);
     let classes = ["gold", "garbled", "missing"];
     assert_eq!(classes.map(|name| bed.binder.is_class_undecodable(name)), [false, true, false]);
+}
+
+#[tokio::test]
+async fn claim_takes_no_free_volume_while_a_volume_is_undecodable() {
+    for is_undecodable in [false, true] {
+        let bed = Bed::new().await;
+        bed.set_volume(1, "Available", None, "Retain");
+        let free = bed.binder.volumes.all();
+        bed.binder.matcher.apply(&Change { old: None, new: free.first() });
+        lock(&bed.server).claim = claim("data").object();
+        deliver(&bed.binder.claims, (*claim("data").record()).clone());
+        if is_undecodable {
+            deliver_undecodable(&bed.binder.volumes, ObjectKey::new("", "garbled"));
+        }
+        // The server's volume does not change, so the binding does not end.
+        let _ = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+        let is_taken = lock(&bed.server).requests.iter().any(|request| request == "PUT persistentvolumes/pv");
+        assert_eq!(is_taken, !is_undecodable);
+    }
+}
+
+#[tokio::test]
+async fn volume_is_not_free_while_the_cache_lacks_a_binding_whose_response_was_lost() {
+    for is_written in [false, true] {
+        let bed = Bed::new().await;
+        bed.set_volume(1, "Available", None, "Retain");
+        let free = bed.binder.volumes.all();
+        bed.binder.matcher.apply(&Change { old: None, new: free.first() });
+        lock(&bed.server).claim = claim("data").object();
+        deliver(&bed.binder.claims, (*claim("data").record()).clone());
+        let bound = volume("pv").of("data", "uid-data").with(|volume| volume.head.version = 2).object();
+        let unchanged = lock(&bed.server).volume.clone();
+        lock(&bed.server).lost = Some(if is_written { bound } else { unchanged });
+        let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+        result.expect_err("the response is lost");
+        let is_free = bed.binder.matcher.hold(&"pv".into(), &ObjectKey::new("shop", "logs"));
+        assert_eq!(is_free, !is_written);
+    }
+}
+
+#[tokio::test]
+async fn bound_claim_is_not_lost_while_its_volume_is_undecodable() {
+    let bed = Bed::new().await;
+    deliver_undecodable(&bed.binder.volumes, ObjectKey::new("", "pv"));
+    lock(&bed.server).volume = volume("pv").of("data", "uid-data").phase("Bound").object();
+    let bound = claim("data").names("pv").annotated(BIND_COMPLETED, "yes").with(|claim| claim.phase = "Bound");
+    lock(&bed.server).claim = bound.object();
+    deliver(&bed.binder.claims, (*bound.record()).clone());
+    let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+    assert_eq!(result, Ok(Outcome::RequeueWithBackoff));
+    let requests = std::mem::take(&mut lock(&bed.server).requests);
+    assert!(requests.is_empty(), "{requests:?}");
 }
 
 /// The API server accepts any reference to a claim.

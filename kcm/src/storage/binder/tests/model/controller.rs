@@ -59,6 +59,10 @@ impl Cluster for Controller {
         false
     }
 
+    fn has_undecodable_volumes(&self) -> bool {
+        false
+    }
+
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut index = VolumeIndex::default();
         self.volumes.values().for_each(|volume| index.apply(None, Some(volume)));

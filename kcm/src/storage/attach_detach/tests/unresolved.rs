@@ -1,0 +1,169 @@
+//! Attachments of PersistentVolumes that are missing or undecodable, or that have other storage by now: they still attach
+//! the volume.
+
+use kinds::PersistentVolume;
+use kinds::meta::ObjectKey;
+use kinds::persistent_volume::Source;
+use runtime::testing::{deliver, deliver_deletion, deliver_undecodable};
+use runtime::worker::{Outcome, Reconcile};
+
+use super::bed::{Bed, NodeState, name};
+use crate::storage::attach_detach::decide::UNDECODABLE_RECHECK;
+use crate::storage::attach_detach::keys::subscribe;
+use crate::storage::attach_detach::unresolved::Drivers;
+use crate::storage::testing::volume;
+use crate::storage::volume_name::{attachment_name, has_form_of_attachment};
+
+const DRIVER: &str = "disk.example.com";
+
+fn object(name: &str) -> ObjectKey {
+    ObjectKey::new("", name)
+}
+
+fn attachment(node: &str) -> ObjectKey {
+    object(&attachment_name(DRIVER, "vol-1", node))
+}
+
+fn volume_with(name: &str, handle: &str) -> PersistentVolume {
+    let mut made = volume(name);
+    made.source = Source::Csi { driver: DRIVER.into(), handle: handle.into() };
+    made
+}
+
+impl Bed {
+    /// Returns a starting controller with the healthy nodes `a` and `b`, and an attachment of the volume to `a` that
+    /// names the PersistentVolume `old`.
+    async fn restarted() -> Self {
+        let bed = Self::new().await;
+        subscribe(&bed.shared);
+        for node in ["a", "b"] {
+            bed.change_node(node, NodeState::healthy(5, &[], &[]));
+            bed.deliver_node(node);
+        }
+        bed.add_attachment("a", |attachment| attachment.volume = "old".into());
+        bed
+    }
+
+    /// Reconciles the driver, which must be in the queue.
+    async fn resolve(&self) {
+        let queue = &self.shared.driver_queue;
+        let driver = queue.next().await.expect("the queue is open");
+        let resolved = Drivers(self.shared.clone()).reconcile(&driver).await;
+        queue.done(&driver);
+        assert_eq!((&*driver, resolved), (DRIVER, Ok(Outcome::Done)));
+    }
+
+    fn is_unresolved(&self) -> bool {
+        self.shared.caches.unresolved.has_driver(DRIVER)
+    }
+}
+
+#[tokio::test]
+async fn volume_is_detached_from_its_node_before_it_is_attached_to_another() {
+    type Prepare = fn(&Bed);
+    let rows: [(&str, Prepare); 3] = [
+        ("deleted", |_| {}),
+        ("undecodable", |bed| deliver_undecodable(&bed.shared.caches.volumes, object("old"))),
+        ("other storage", |bed| deliver(&bed.shared.caches.volumes, volume_with("old", "vol-9"))),
+    ];
+    for (case, prepare) in rows {
+        let bed = Bed::restarted().await;
+        prepare(&bed);
+        bed.add_pod("web", "b");
+        bed.reconcile(&name()).await.expect("it succeeds");
+        assert_eq!((bed.count("POST"), bed.count("DELETE")), (0, 1), "{case}");
+        deliver_deletion(&bed.shared.caches.attachments, &attachment("a"));
+        bed.reconcile(&name()).await.expect("it succeeds");
+        assert_eq!((bed.count("POST"), bed.count("DELETE")), (1, 1), "{case}: detached");
+        assert!(!bed.is_unresolved(), "{case}: it would be kept forever");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_that_no_pod_uses_is_detached() {
+    for is_late in [false, true] {
+        let bed = Bed::new().await;
+        let created = (*bed.shared.caches.volumes.all()[0]).clone();
+        deliver_deletion(&bed.shared.caches.volumes, &created.meta.key());
+        subscribe(&bed.shared);
+        bed.change_node("a", NodeState::healthy(5, &[], &[]));
+        bed.deliver_node("a");
+        if !is_late {
+            deliver(&bed.shared.caches.volumes, created.clone());
+        }
+        bed.add_attachment("a", |attachment| attachment.volume = "old".into());
+        if is_late {
+            bed.resolve().await;
+            assert_eq!(bed.shared.volume_queue.len(), 0, "its PersistentVolume is unknown");
+            deliver(&bed.shared.caches.volumes, created);
+        }
+        assert_eq!(bed.shared.volume_queue.len(), 0, "late: {is_late}");
+        bed.resolve().await;
+        assert_eq!(bed.shared.volume_queue.next().await, Some(name()), "late: {is_late}");
+        bed.reconcile(&name()).await.expect("it succeeds");
+        assert_eq!(bed.count("DELETE"), 1, "late: {is_late}");
+    }
+}
+
+#[tokio::test]
+async fn attachment_is_resolved_when_its_persistent_volume_is_known() {
+    let bed = Bed::restarted().await;
+    assert!(bed.is_unresolved(), "PersistentVolumes may arrive later than their attachments");
+    deliver(&bed.shared.caches.volumes, volume_with("old", "vol-1"));
+    assert!(!bed.is_unresolved());
+    deliver(&bed.shared.caches.volumes, volume_with("old", "vol-9"));
+    assert!(bed.is_unresolved(), "it was created again with other storage");
+    deliver(&bed.shared.caches.volumes, volume_with("old", "vol-1"));
+    deliver_deletion(&bed.shared.caches.volumes, &object("old"));
+    assert!(bed.is_unresolved());
+    deliver_deletion(&bed.shared.caches.attachments, &attachment("a"));
+    assert!(!bed.is_unresolved());
+    bed.add_attachment("a", |attachment| {
+        attachment.volume = "old".into();
+        attachment.meta.name = "of-another-client".into();
+    });
+    assert!(!bed.is_unresolved(), "its name is not the hash of a volume");
+}
+
+#[tokio::test]
+async fn attachment_of_another_volume_does_not_count() {
+    let bed = Bed::restarted().await;
+    deliver_deletion(&bed.shared.caches.attachments, &attachment("a"));
+    bed.add_attachment("a", |attachment| {
+        attachment.volume = "old".into();
+        attachment.meta.name = attachment_name(DRIVER, "vol-9", "a").into();
+    });
+    bed.add_pod("web", "b");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!((bed.count("POST"), bed.count("DELETE")), (1, 0));
+}
+
+#[tokio::test]
+async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_be_decoded() {
+    let bed = Bed::new().await;
+    bed.share();
+    for node in ["a", "b"] {
+        bed.change_node(node, NodeState::healthy(5, &[], &[]));
+        bed.deliver_node(node);
+        bed.add_pod(&format!("web-{node}"), node);
+    }
+    bed.add_attachment("a", |_| {});
+    // It may have the same storage, and be for one node only.
+    deliver_undecodable(&bed.shared.caches.volumes, object("garbled"));
+    let next = bed.reconcile(&name()).await;
+    assert_eq!((bed.count("POST"), next), (0, Ok(Outcome::RequeueAfter(UNDECODABLE_RECHECK))));
+    deliver_deletion(&bed.shared.caches.volumes, &object("garbled"));
+    bed.reconcile(&name()).await.expect("it succeeds");
+    assert_eq!(bed.count("POST"), 1);
+}
+
+#[test]
+fn form_of_the_name_is_that_of_this_controllers_attachments() {
+    let own = attachment_name(DRIVER, "vol-1", "a");
+    let rows =
+        [("own", &*own, true), ("shorter", &own[1..], false), ("no hash", "csi-1", false), ("other", "x", false)];
+    for (case, name, expected) in rows {
+        assert_eq!(has_form_of_attachment(name), expected, "{case}");
+    }
+    assert!(!has_form_of_attachment(&own.replace(|c: char| c.is_ascii_digit(), "x")), "not hexadecimal");
+}
