@@ -7,6 +7,7 @@ pub mod ephemeral_volume;
 pub mod expander;
 pub mod indexes;
 pub mod inline_volume;
+pub mod lost_write;
 pub mod migration;
 pub mod pv_protection;
 pub mod pvc_protection;

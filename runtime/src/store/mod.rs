@@ -264,6 +264,13 @@ impl<K: Kind> Store<K> {
         keys
     }
 
+    /// Returns true if an undecodable object satisfies `matches`, which receives the object's stale record, if there is
+    /// one, and must not use the store.
+    pub fn any_undecodable(&self, matches: impl Fn(Option<&K>) -> bool) -> bool {
+        let record = |records: &Indexed<K>, key: &ObjectKey| records.get(&key.namespace, &key.name);
+        self.read(|records| self.undecodable.count(|key| matches(record(records, key).as_deref())) > 0)
+    }
+
     /// Returns the number of stale records.
     pub fn stale(&self) -> usize {
         self.read(|records| self.undecodable.count(|key| records.get(&key.namespace, &key.name).is_some()))

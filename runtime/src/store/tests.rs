@@ -112,6 +112,9 @@ fn undecodable_objects_without_a_record_are_those_that_were_never_decoded() {
     assert!(store.undecodable_without_record().is_empty());
     [&key, &missing].into_iter().for_each(|key| assert!(store.set_undecodable(key.clone())));
     assert_eq!(store.undecodable_without_record(), [missing].into());
+    let stale = |record: Option<&Thing>| record.is_some_and(|record| *record.0.name == *key.name);
+    assert!(store.any_undecodable(stale) && store.any_undecodable(|record| record.is_none()));
+    assert!(!store.any_undecodable(|record| record.is_some_and(|record| &*record.0.name == "missing")));
     store.put(Thing(meta("ns", "missing", 6)));
     assert!(store.undecodable_without_record().is_empty(), "it was decoded");
 }

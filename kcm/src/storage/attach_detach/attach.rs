@@ -172,6 +172,9 @@ impl AttachDetach {
     /// Records one event about each pod that uses the volume on the node: the volume has to be detached from another
     /// node first. Returns the time until the events are due; `None` if they are recorded or not needed.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
+        if memory.is_wait_reported {
+            return None;
+        }
         let (places, steps) = (&subject.observation.places, subject.steps);
         let occupants = || subject.occupants.iter().map(move |at| (&places[*at], &steps[*at]));
         let others = || occupants().filter(move |(other, _)| other.node != place.node);
@@ -182,13 +185,15 @@ impl AttachDetach {
             decide_wait::time_to_report(&other.site, *step, has_failed)
         };
         let remaining = others().filter_map(time_to_report).min()?;
-        if memory.is_wait_reported {
-            return None;
-        }
         if !remaining.is_zero() {
             return Some(remaining);
         }
         memory.is_wait_reported = true;
+        if !subject.observation.is_exclusive {
+            info!(volume = %subject.name, node = %place.node, "waiting until all PersistentVolumes can be decoded");
+            self.record(subject, place, EventType::Warning, messages::FAILED, messages::undecodable);
+            return None;
+        }
         let users_on = |place: &Place| self.users_on(subject, &place.node);
         let users: Vec<ObjectKey> = others().flat_map(|(other, _)| users_on(other).into_keys()).collect();
         info!(volume = %subject.name, node = %place.node, "waiting until the volume is detached from another node");

@@ -29,8 +29,9 @@ pub enum Attachment {
     Attached,
     /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
-    /// The attachment cannot be decoded. Or its kubelet attaches the volume, and the node cannot be decoded. The volume
-    /// may be attached; nothing is changed until its state is known.
+    /// The attachment cannot be decoded. Or its kubelet attaches the volume, and the node cannot be decoded. Or no known
+    /// pod uses the volume, and the PersistentVolume that the attachment names cannot be decoded. The volume may be
+    /// attached; nothing is changed until its state is known.
     Unknown,
 }
 

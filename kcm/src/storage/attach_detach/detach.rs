@@ -15,11 +15,9 @@ use super::memory::SiteMemory;
 use super::metrics::Operation;
 use super::observe::{Place, state_of};
 use super::reconcile::{AttachDetach, Recheck, Subject};
+use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// Time after which the API server has ended each request: a creation without a response has then succeeded, or never
-/// will.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Pause before the cache is checked again for an attachment that the API server no longer has.
 const CACHE_RECHECK: Duration = Duration::from_secs(5);
 

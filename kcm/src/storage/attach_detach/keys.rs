@@ -11,7 +11,7 @@ use runtime::store::Change;
 use super::changes::{Extent, Pods};
 use super::observe::{Caches, state_of};
 use super::reconcile::AttachDetach;
-use super::unresolved;
+use super::resolve;
 use crate::pods::indexes::{by_node, on_node};
 use crate::storage::inline_volume;
 use crate::storage::volume_name::{Plugin, is_attachment_of, of_inline, of_volume};
@@ -37,12 +37,12 @@ pub fn subscribe(shared: &Arc<AttachDetach>) {
     caches.claims.subscribe(move |change| add(&own, &Extent::ALL, of_claim(&own.caches, change)));
     let own = shared.clone();
     caches.volumes.subscribe(move |change| {
-        unresolved::apply_volume(&own, change);
+        resolve::apply_volume(&own, change);
         add(&own, &Extent::ALL, of_persistent_volume(&own, change));
     });
     let own = shared.clone();
     caches.attachments.subscribe(move |change| {
-        unresolved::apply_attachment(&own, change);
+        resolve::apply_attachment(&own, change);
         let nodes = [change.old, change.new].into_iter().flatten().map(|attachment| attachment.node.clone());
         add(&own, &Extent::of_nodes(nodes), of_attachment(&own, change));
     });

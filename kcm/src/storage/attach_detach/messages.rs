@@ -27,6 +27,14 @@ pub fn timed_out(driver: &str, handle: &str) -> String {
     format!("timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}")
 }
 
+/// Returns the message of [`FAILED`] for a volume that several nodes may have, unless an undecodable PersistentVolume has
+/// the same storage.
+pub fn undecodable(volume: &str) -> String {
+    let error = "another node has the volume, and a PersistentVolume that may allow only one node for the same storage \
+                 cannot be decoded";
+    failed(volume, error)
+}
+
 /// Returns the message of [`FAILED`] for a pod in `namespace`, whose volume other pods
 /// (`users`) use on another node.
 pub fn waiting<'a>(volume: &str, namespace: &str, users: impl IntoIterator<Item = &'a ObjectKey>) -> String {

@@ -29,6 +29,7 @@ mod node_list;
 mod node_status;
 mod observe;
 mod reconcile;
+mod resolve;
 #[cfg(test)]
 mod tests;
 mod totals;
@@ -52,8 +53,8 @@ use metrics::Operations;
 use node_status::NodeStatuses;
 use observe::{Caches, uncached_nodes};
 use reconcile::{AttachDetach, Settings, Volumes};
+use resolve::Drivers;
 use totals::Totals;
-use unresolved::Drivers;
 
 /// Name of the event source.
 const COMPONENT: &str = "attachdetach-controller";

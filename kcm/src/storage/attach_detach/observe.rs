@@ -1,6 +1,6 @@
 //! Gathers the state of one volume from the caches and the memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -63,7 +63,7 @@ pub struct Observation {
     pub volume: Option<Arc<PersistentVolume>>,
     /// The volume as the specs of pods define it, if no PersistentVolume defines it.
     pub inline: Option<InlineVolume>,
-    /// The volume may be attached to one node only.
+    /// The volume may be attached to one node only, according to its definitions.
     pub is_exclusive: bool,
     /// A pod may use the volume although none is known, because an object is undecodable.
     pub may_have_undecodable_users: bool,
@@ -81,14 +81,27 @@ pub struct NamedVolume<'a> {
     pub is_defined_by_pods: bool,
     /// The nodes to which attachments of other PersistentVolumes attach the volume.
     pub unresolved: Vec<Str>,
-    /// A PersistentVolume that cannot be decoded may have the same storage.
-    pub may_have_undecodable_volumes: bool,
+    /// The PersistentVolumes that cannot be decoded. Each may have the same storage.
+    pub undecodable_volumes: HashSet<ObjectKey>,
+}
+
+impl Observation {
+    /// Returns true if the volume is attached to one node only.
+    pub fn is_for_one_node(&self) -> bool {
+        self.is_exclusive || self.may_have_undecodable_volumes
+    }
 }
 
 impl NamedVolume<'_> {
     /// Returns true if a change of a pod cannot change the definition of the volume: the change affects this pod only.
     pub fn has_one_definition(&self) -> bool {
         self.volumes.len() <= 1 && !self.is_defined_by_pods
+    }
+
+    /// Returns true if an attachment names a PersistentVolume that cannot be decoded. A pod that is not known may use it.
+    fn is_of_undecodable(&self, attachment: &VolumeAttachment) -> bool {
+        !self.undecodable_volumes.is_empty()
+            && self.undecodable_volumes.contains(&ObjectKey::new("", attachment.volume.clone()))
     }
 }
 
@@ -99,6 +112,8 @@ struct KnownSite {
     has_foreign: bool,
     /// The attachment is undecodable; or the node is, if its kubelet attaches the volume.
     is_undecodable: bool,
+    /// The PersistentVolume that the attachment names is undecodable.
+    has_undecodable_volume: bool,
     attachment: Option<Arc<VolumeAttachment>>,
     memory: SiteMemory,
 }
@@ -153,12 +168,12 @@ impl Caches {
     pub fn volume<'a>(&self, name: &'a Str, plugin: Plugin<'a>) -> NamedVolume<'a> {
         // These are read first: an object that arrives in between counts twice instead of not at all.
         let unresolved = self.unresolved.nodes(plugin);
-        let may_have_undecodable_volumes = !self.volumes.undecodable_without_record().is_empty();
+        let undecodable_volumes = self.volumes.undecodable_without_record();
         let mut volumes = self.volumes.by_index(&volumes_by_unique_name(), named(name));
         volumes.retain(|volume| volume_name::of_volume(volume).as_ref() == Some(name));
         volumes.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
         let is_defined_by_pods = self.pods.count(&pods_by_inline_volume(), defining(name)) > 0;
-        NamedVolume { name, plugin, volumes, is_defined_by_pods, unresolved, may_have_undecodable_volumes }
+        NamedVolume { name, plugin, volumes, is_defined_by_pods, unresolved, undecodable_volumes }
     }
 
     /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
@@ -173,7 +188,7 @@ impl Caches {
         !volume.volumes.is_empty()
             && !volume.volumes.iter().any(|volume| volume_name::is_exclusive(volume))
             && !volume.is_defined_by_pods
-            && !volume.may_have_undecodable_volumes
+            && volume.undecodable_volumes.is_empty()
             && !has_inline_attachments()
     }
 
@@ -196,22 +211,25 @@ impl Caches {
         nodes.extend(undecodable.nodes(&self.nodes, scope));
         nodes.extend(named.unresolved.iter().filter(|node| scope.contains(node)).cloned());
         let place = |node: Str| {
+            let attachment = self.attachment(plugin, &node);
             let site = KnownSite {
                 is_wanted: wanted.contains(&node),
                 is_writing: memory.may_be_writing(&node, name),
                 has_foreign: foreign.contains(&node),
                 is_undecodable: undecodable.has(&node),
-                attachment: self.attachment(plugin, &node),
+                has_undecodable_volume: attachment
+                    .as_ref()
+                    .is_some_and(|attachment| named.is_of_undecodable(attachment)),
+                attachment,
                 memory: sites.remove(&node).unwrap_or_default(),
             };
             self.place(name, node, site, memory, now)
         };
         let places = nodes.into_iter().map(place).collect();
         // If several volumes have the same storage, the strictest rule applies. A volume whose access modes are
-        // unknown, because it was deleted or cannot be decoded, may be attached to one node only: a pod on a second
-        // node may still wait for it.
-        let is_unknown = named.may_have_undecodable_volumes || volumes.is_empty() && inline.is_none();
-        let is_exclusive = is_unknown
+        // unknown, because it was deleted, may be attached to one node only: a pod on a second node may still wait for
+        // it.
+        let is_exclusive = volumes.is_empty() && inline.is_none()
             || volumes.iter().any(|volume| volume_name::is_exclusive(volume))
             || inline.as_ref().is_some_and(|inline| inline.is_exclusive);
         let inline = inline.filter(|_| used.is_none());
@@ -221,7 +239,7 @@ impl Caches {
             (None, Some(volume)) => volume.meta.name.clone(),
             (None, None) => name.clone(),
         };
-        let may_have_undecodable_volumes = named.may_have_undecodable_volumes;
+        let may_have_undecodable_volumes = !named.undecodable_volumes.is_empty();
         Observation {
             places,
             label,
@@ -421,7 +439,15 @@ impl Caches {
     }
 
     fn place(&self, name: &Str, node: Str, known: KnownSite, remembered: &Memory, now: Instant) -> Place {
-        let KnownSite { is_wanted, is_writing, has_foreign, is_undecodable, attachment, mut memory } = known;
+        let KnownSite {
+            is_wanted,
+            is_writing,
+            has_foreign,
+            is_undecodable,
+            has_undecodable_volume,
+            attachment,
+            mut memory,
+        } = known;
         let record = self.node(&node);
         let volumes = record.as_ref().and_then(|node| node.volumes.as_ref());
         let is_listed = volumes.is_some_and(|volumes| volumes.lists(name));
@@ -446,6 +472,7 @@ impl Caches {
         memory.is_abandoned &= is_unreleased;
         let state = match &attachment {
             Some(attachment) if attachment.meta.is_deleting() => Attachment::Deleting,
+            Some(_) if has_undecodable_volume && !is_wanted => Attachment::Unknown,
             Some(attachment) if attachment.attached => Attachment::Attached,
             Some(_) => Attachment::Requested,
             None if is_unknown => Attachment::Unknown,

@@ -117,7 +117,7 @@ impl AttachDetach {
         self.memory.visit(observation.places.len());
         let sites: Vec<Site> = observation.places.iter().map(|place| place.site.clone()).collect();
         let rules = Rules {
-            is_exclusive: observation.is_exclusive,
+            is_exclusive: observation.is_for_one_node(),
             is_timeout_disabled: self.settings.is_timeout_disabled,
             may_have_undecodable_users: observation.may_have_undecodable_users,
         };
@@ -322,6 +322,6 @@ fn combined(errors: Vec<ReconcileError>) -> Option<ReconcileError> {
 /// unhealthy.
 fn is_awaited(subject: &Subject<'_>, place: &Place) -> bool {
     let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
-    let is_contended = subject.observation.is_exclusive && others().any(|other| other.site.is_wanted);
+    let is_contended = subject.observation.is_for_one_node() && others().any(|other| other.site.is_wanted);
     is_contended || !place.site.node.is_ready || place.site.node.is_out_of_service
 }

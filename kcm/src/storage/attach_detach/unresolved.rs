@@ -4,70 +4,150 @@
 //! example one that was created for the same storage after the first one was deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Mutex;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, Str, VolumeAttachment};
 use runtime::lock::lock;
-use runtime::store::Change;
-use runtime::worker::{Outcome, Reconcile, ReconcileError};
-use tracing::info;
+use runtime::store::Store;
 
-use super::changes::Extent;
-use super::indexes;
-use super::observe::Caches;
-use super::reconcile::AttachDetach;
 use crate::storage::volume_name::{Plugin, attachment_name, has_form_of_attachment, is_attachment_of, of_volume};
 
-/// Pause before the volumes of attachments are searched among all PersistentVolumes: many may be created in this time.
-const RESOLUTION_PAUSE: Duration = Duration::from_secs(5);
+/// Progress of the search for an attachment's volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Search {
+    /// All PersistentVolumes have to be searched.
+    New,
+    /// The volume had no PersistentVolume. A new one may have it.
+    Missing,
+    /// The volume was found, and logged.
+    Found,
+}
 
-/// The attachments of a driver: their names by node.
-type ByNode = BTreeMap<Str, BTreeSet<Str>>;
+/// The unresolved attachments of a driver.
+#[derive(Debug, Default)]
+struct OfDriver {
+    /// By node and by their own names.
+    attachments: BTreeMap<Str, BTreeMap<Str, Search>>,
+    /// Volumes whose PersistentVolumes have been created or changed since the last search.
+    changed: BTreeSet<Str>,
+}
+
+/// Names of attachments, by node.
+pub type ByNode = BTreeMap<Str, BTreeSet<Str>>;
+
+/// A search for the volumes of a driver's attachments.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Attachments whose volume may be any volume.
+    pub new: ByNode,
+    /// All attachments. Their volume may be one of the changed ones.
+    pub all: ByNode,
+    /// The changed volumes.
+    pub changed: BTreeSet<Str>,
+}
 
 /// Names of unresolved attachments, by driver.
 #[derive(Debug, Default)]
-pub struct Unresolved(Mutex<HashMap<Str, ByNode>>);
+pub struct Unresolved(Mutex<HashMap<Str, OfDriver>>);
 
 impl Unresolved {
-    /// Adds or removes an attachment, as the caches require. Returns true if it is unresolved.
-    fn update(&self, attachment: &VolumeAttachment, caches: &Caches) -> bool {
+    /// Adds or removes an attachment, as the caches require. Returns true if it was added.
+    pub fn update(
+        &self,
+        attachment: &VolumeAttachment,
+        attachments: &Store<VolumeAttachment>,
+        volumes: &Store<PersistentVolume>,
+    ) -> bool {
         // The caches are read under the lock: of two changes at the same time, the second one is decided with both.
         let mut all = lock(&self.0);
         let (driver, node, name) = (&attachment.attacher, &attachment.node, &attachment.meta.name);
-        let current = caches.attachments.get(&attachment.meta.key());
+        let current = attachments.get(&attachment.meta.key());
         let is_unresolved = current.is_some_and(|current| {
-            (&current.attacher, &current.node) == (driver, node) && !is_resolved(&current, caches)
+            (&current.attacher, &current.node) == (driver, node) && !is_resolved(&current, volumes)
         });
         if is_unresolved {
-            all.entry(driver.clone()).or_default().entry(node.clone()).or_default().insert(name.clone());
-        } else if let Some(by_node) = all.get_mut(driver) {
-            if let Some(names) = by_node.get_mut(node)
-                && names.remove(name)
+            let of_driver = all.entry(driver.clone()).or_default();
+            let names = of_driver.attachments.entry(node.clone()).or_default();
+            if names.contains_key(name) {
+                return false;
+            }
+            names.insert(name.clone(), Search::New);
+        } else if let Some(of_driver) = all.get_mut(driver) {
+            if let Some(names) = of_driver.attachments.get_mut(node)
+                && names.remove(name).is_some()
                 && names.is_empty()
             {
-                by_node.remove(node);
+                of_driver.attachments.remove(node);
             }
-            if by_node.is_empty() {
+            if of_driver.attachments.is_empty() {
                 all.remove(driver);
             }
         }
         is_unresolved
     }
 
+    /// Records a changed volume. Returns true if an unresolved attachment may belong to it.
+    pub fn change(&self, driver: &str, volume: &Str) -> bool {
+        let mut all = lock(&self.0);
+        let of_driver = all.get_mut(driver);
+        of_driver.is_some_and(|of_driver| {
+            of_driver.changed.insert(volume.clone());
+            true
+        })
+    }
+
+    /// Returns the next search for the attachments of a driver.
+    pub fn take_work(&self, driver: &str) -> Work {
+        let mut drivers = lock(&self.0);
+        let Some(of_driver) = drivers.get_mut(driver) else { return Work::default() };
+        let mut work = Work { changed: std::mem::take(&mut of_driver.changed), ..Work::default() };
+        for (node, names) in &mut of_driver.attachments {
+            for (name, search) in names {
+                if *search == Search::New {
+                    *search = Search::Missing;
+                    work.new.entry(node.clone()).or_default().insert(name.clone());
+                }
+                if !work.changed.is_empty() {
+                    work.all.entry(node.clone()).or_default().insert(name.clone());
+                }
+            }
+        }
+        work
+    }
+
+    /// Records that the volume of an attachment was found. Returns true at the first time.
+    pub fn found(&self, driver: &str, node: &Str, attachment: &Str) -> bool {
+        let mut all = lock(&self.0);
+        let search = all
+            .get_mut(driver)
+            .and_then(|of_driver| of_driver.attachments.get_mut(node))
+            .and_then(|names| names.get_mut(attachment));
+        search.is_some_and(|search| std::mem::replace(search, Search::Found) != Search::Found)
+    }
+
     /// Returns the nodes to which unresolved attachments attach a volume.
     pub fn nodes(&self, plugin: Plugin<'_>) -> Vec<Str> {
         let Plugin::Csi { driver, handle } = plugin else { return Vec::new() };
+        let nodes = || -> Vec<Str> {
+            let all = lock(&self.0);
+            all.get(driver).into_iter().flat_map(|of_driver| of_driver.attachments.keys().cloned()).collect()
+        };
+        // The names are computed without the lock: other volumes and the watches need it, too.
+        let named: Vec<(Str, String)> =
+            nodes().into_iter().map(|node| (node.clone(), attachment_name(driver, handle, &node))).collect();
+        if named.is_empty() {
+            return Vec::new();
+        }
         let all = lock(&self.0);
-        let by_node = all.get(driver).into_iter().flatten();
-        let attached = by_node.filter(|(node, names)| names.contains(&*attachment_name(driver, handle, node)));
-        attached.map(|(node, _)| node.clone()).collect()
+        let Some(of_driver) = all.get(driver) else { return Vec::new() };
+        let is_attached =
+            |node: &Str, name: &str| of_driver.attachments.get(node).is_some_and(|names| names.contains_key(name));
+        named.into_iter().filter(|(node, name)| is_attached(node, name)).map(|(node, _)| node).collect()
     }
 
     /// Returns true if there are unresolved attachments of a driver.
+    #[cfg(test)]
     pub fn has_driver(&self, driver: &str) -> bool {
         lock(&self.0).contains_key(driver)
     }
@@ -75,79 +155,10 @@ impl Unresolved {
 
 /// Returns true if the PersistentVolume or the inline source of an attachment shows its volume. Also true if its name
 /// has another form: then it belongs to another client.
-fn is_resolved(attachment: &VolumeAttachment, caches: &Caches) -> bool {
+fn is_resolved(attachment: &VolumeAttachment, volumes: &Store<PersistentVolume>) -> bool {
     if attachment.volume.is_empty() || !has_form_of_attachment(&attachment.meta.name) {
         return true;
     }
-    let volume = caches.volumes.get(&ObjectKey::new("", attachment.volume.clone()));
+    let volume = volumes.get(&ObjectKey::new("", attachment.volume.clone()));
     volume.as_deref().and_then(of_volume).is_some_and(|name| is_attachment_of(attachment, &name))
-}
-
-/// Applies a change of an attachment.
-pub fn apply_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachment>) {
-    for attachment in [change.old, change.new].into_iter().flatten() {
-        resolve_later(shared, attachment);
-    }
-}
-
-/// Applies a change of a PersistentVolume: its attachments, and those that may belong to its volume.
-pub fn apply_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) {
-    let Some(volume) = change.new.or(change.old) else { return };
-    let name_of = |volume: Option<&Arc<PersistentVolume>>| volume.and_then(|volume| of_volume(volume));
-    let (old, new) = (name_of(change.old), name_of(change.new));
-    if old == new {
-        return;
-    }
-    let index = indexes::attachments_by_volume();
-    let attachments = shared.caches.attachments.by_index(&index, indexes::of_volume(&volume.meta.name));
-    attachments.iter().for_each(|attachment| resolve_later(shared, attachment));
-    if let Some(Plugin::Csi { driver, .. }) = new.as_deref().and_then(Plugin::of)
-        && shared.caches.unresolved.has_driver(driver)
-    {
-        shared.driver_queue.add_after(driver.into(), RESOLUTION_PAUSE);
-    }
-}
-
-fn resolve_later(shared: &AttachDetach, attachment: &VolumeAttachment) {
-    if shared.caches.unresolved.update(attachment, &shared.caches) {
-        shared.driver_queue.add_after(attachment.attacher.clone(), RESOLUTION_PAUSE);
-    }
-}
-
-/// Finds the volumes of a driver's unresolved attachments, by the driver's name.
-pub struct Drivers(pub Arc<AttachDetach>);
-
-impl Reconcile for Drivers {
-    type Key = Str;
-
-    fn reconcile<'a>(&'a self, key: &'a Str) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
-        self.0.resolve(key).map(|()| Ok(Outcome::Done)).boxed()
-    }
-}
-
-impl AttachDetach {
-    /// Requeues the volumes to which unresolved attachments belong: no object of such a volume may have changed, and no
-    /// pod may use it. Visits all PersistentVolumes, but only while a driver has such attachments.
-    async fn resolve(&self, driver: &str) {
-        if !self.caches.unresolved.has_driver(driver) {
-            return;
-        }
-        let mut names = BTreeSet::new();
-        self.caches.volumes.any(|volume| {
-            names.extend(of_volume(volume).filter(|name| is_of_driver(name, driver)));
-            false
-        });
-        for name in names {
-            let Some(plugin) = Plugin::of(&name) else { continue };
-            if !self.caches.unresolved.nodes(plugin).is_empty() {
-                info!(volume = %name, "found an attachment that names another PersistentVolume");
-                self.requeue(name, Extent::ALL);
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-fn is_of_driver(volume: &str, name: &str) -> bool {
-    matches!(Plugin::of(volume), Some(Plugin::Csi { driver, .. }) if driver == name)
 }

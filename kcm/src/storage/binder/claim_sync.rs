@@ -23,11 +23,22 @@ use super::keys::volume_key;
 use super::migration_edits::{annotation_edit, requested_from};
 use super::reconciler::Binder;
 use super::references::{referring_to_claim, referring_to_volume};
+use super::volume_index::is_bound_to_another;
 use crate::storage::indexes::{pods_by_claim, using_claim};
 use crate::storage::unused::{condition, refers};
 
 /// Reconciles claims.
 pub struct Claims(pub Arc<Binder>);
+
+/// Result of the writes of a binding to the volume.
+enum VolumeWrite {
+    /// There was none, or it was refused.
+    None,
+    /// The volume was written at this version, by this or by another client.
+    At(u64),
+    /// The response was lost, and the volume is unchanged or cannot be read: the API server may still make the write.
+    Unknown,
+}
 
 impl Reconcile for Claims {
     type Key = ObjectKey;
@@ -61,8 +72,8 @@ impl Cluster for Binder {
         self.classes.undecodable_without_record().contains(&ObjectKey::new("", name))
     }
 
-    fn has_undecodable_volumes(&self) -> bool {
-        self.volumes.undecodable() > 0
+    fn may_have_undecodable_volume(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.volumes.any_undecodable(|stale| stale.is_none_or(|volume| !is_bound_to_another(volume, claim)))
     }
 
     fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
@@ -201,15 +212,9 @@ impl Binder {
         if !is_found && !self.matcher.hold(name, &claim.meta.key()) {
             return Ok(Outcome::RequeueWithBackoff);
         }
-        let mut written = None;
-        let result = self.bind(claim, volume, &mut written).await;
-        let current = || self.volumes.get(&volume.meta.key());
-        if let Some(waiting) = self.matcher.release((name, &claim.meta.key()), written, current) {
-            self.claim_queue.add(waiting);
-        }
-        if let Some(written) = written {
-            self.matcher.expire_hold(self.volumes.progress(), name, written);
-        }
+        let mut write = VolumeWrite::None;
+        let result = self.bind(claim, volume, &mut write).await;
+        self.end_hold(claim, volume, write);
         match &result {
             Ok(()) if is_found => self.operations.provision_succeeded(&claim.meta.key()),
             Err(Stop::Failed(_) | Stop::Error(_)) if is_found => self.operations.provision_failed(&claim.meta.key()),
@@ -220,13 +225,31 @@ impl Binder {
         Ok(Outcome::Done)
     }
 
-    /// Makes the writes of a binding that are still missing. `written` is set to the version of the volume after a
-    /// write to it.
+    /// Ends the hold of a volume after a binding, or keeps it until the cache contains the volume as it was written.
+    fn end_hold(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume, write: VolumeWrite) {
+        let key = claim.meta.key();
+        let held = (&volume.meta.name, &key);
+        let current = || self.volumes.get(&volume.meta.key());
+        let written = match write {
+            VolumeWrite::None => None,
+            VolumeWrite::At(version) => Some(version),
+            // No waiting claim is woken: it must not take the volume.
+            VolumeWrite::Unknown => return self.matcher.keep_hold(held, volume.meta.version, current),
+        };
+        if let Some(waiting) = self.matcher.release(held, written, current) {
+            self.claim_queue.add(waiting);
+        }
+        if let Some(written) = written {
+            self.matcher.expire_hold(self.volumes.progress(), held.0, written);
+        }
+    }
+
+    /// Makes the writes of a binding that are still missing. `write` is set to the result of the writes to the volume.
     async fn bind(
         &self,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-        written: &mut Option<u64>,
+        write: &mut VolumeWrite,
     ) -> Result<(), Stop> {
         let mut claim_draft = None;
         let needs_reference = matches!(next_bind_write(claim, volume), BindWrite::VolumeReference { .. });
@@ -235,7 +258,7 @@ impl Binder {
             // second volume.
             claim_draft = Some(Draft::read(&self.claims, &self.writer, claim).await?);
         }
-        let bound_volume = self.bind_volume(claim, volume, written).await?;
+        let bound_volume = self.bind_volume(claim, volume, write).await?;
         let volume = bound_volume.as_ref().unwrap_or(volume);
         if next_bind_write(claim, volume) == BindWrite::ClaimStatus
             && bound_status(claim, volume).map_err(Stop::Error)?.is_none()
@@ -287,38 +310,42 @@ impl Binder {
         &self,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-        written: &mut Option<u64>,
+        write: &mut VolumeWrite,
     ) -> Result<Option<PersistentVolume>, Stop> {
-        let write = next_bind_write(claim, volume);
-        if !matches!(write, BindWrite::VolumeReference { .. } | BindWrite::VolumePhase) {
+        let next = next_bind_write(claim, volume);
+        if !matches!(next, BindWrite::VolumeReference { .. } | BindWrite::VolumePhase) {
             return Ok(None);
         }
         let mut draft = Draft::open(&self.volumes, &self.writer, volume).await?;
-        if let BindWrite::VolumeReference { by_controller } = write {
+        if let BindWrite::VolumeReference { by_controller } = next {
             let referring = draft.put(None, |object| referring_to_claim(object, claim, by_controller)).await;
             if let Err(Stop::Failed(error)) = &referring
                 && error.is_lost()
             {
-                *written = self.changed_version(volume).await;
+                *write = self.lost_write(volume).await;
             }
             referring?;
-            *written = draft.written_version();
+            *write = VolumeWrite::At(draft.record.meta.version);
         }
         if draft.record.phase != VolumePhase::Bound {
             draft.put_status(|object| with_phase(object, VolumePhase::Bound, "")).await?;
-            *written = draft.written_version();
+            *write = VolumeWrite::At(draft.record.meta.version);
         }
         Ok(Some(draft.record.clone()))
     }
 }
 
 impl Binder {
-    /// Reads the version of a volume after a write whose response was lost; `None` if it is still the cached version,
-    /// or cannot be read. If the write has succeeded, the claim must not get another volume before the cache contains
-    /// it: the volume would be released, and deleted if its reclaim policy is Delete.
-    async fn changed_version(&self, volume: &PersistentVolume) -> Option<u64> {
-        let response = self.writer.get(&PersistentVolume::RESOURCE, &volume.meta.key()).await.ok()?;
-        response.meta().ok().map(|meta| meta.version).filter(|version| *version != volume.meta.version)
+    /// Reads a volume after a write to it whose response was lost. If the write succeeds, the claim must not get another
+    /// volume before the cache contains it: the volume would be released, and deleted if its reclaim policy is Delete.
+    async fn lost_write(&self, volume: &PersistentVolume) -> VolumeWrite {
+        let Ok(response) = self.writer.get(&PersistentVolume::RESOURCE, &volume.meta.key()).await else {
+            return VolumeWrite::Unknown;
+        };
+        match response.meta() {
+            Ok(meta) if meta.version > volume.meta.version => VolumeWrite::At(meta.version),
+            _ => VolumeWrite::Unknown,
+        }
     }
 
     /// Records an event about a claim that cannot be provisioned, and requeues the claim after the sync period.

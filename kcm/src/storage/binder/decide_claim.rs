@@ -21,9 +21,9 @@ pub trait Cluster {
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
     /// Returns true if a storage class that [`Cluster::class`] does not return afterwards may exist: it is undecodable.
     fn is_class_undecodable(&self, name: &str) -> bool;
-    /// Returns true if there are volumes whose newest state cannot be decoded. Each may be reserved for any claim,
-    /// although [`Cluster::find`] does not find it afterwards.
-    fn has_undecodable_volumes(&self) -> bool;
+    /// Returns true if a volume may be reserved for a claim although [`Cluster::find`] does not find it afterwards: its
+    /// newest state cannot be decoded.
+    fn may_have_undecodable_volume(&self, claim: &PersistentVolumeClaim) -> bool;
     /// Searches for the best volume for a claim; of those that are reserved for it if `is_limited`.
     fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search;
     /// Returns the name of the default class; `None` if it is not known, because a class is undecodable.
@@ -133,7 +133,7 @@ fn unbound(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<Clai
         return Err(format!("finding PV for claim {:?}: {problem}", claim.meta.key().to_string()));
     }
     // The data of the claim may be on a volume that is reserved for it. Another volume would be empty.
-    let may_be_reserved = cluster.has_undecodable_volumes();
+    let may_be_reserved = cluster.may_have_undecodable_volume(claim);
     match cluster.find(claim, is_delayed || may_be_reserved) {
         Search::Found(volume) => return Ok(ClaimStep::Bind { volume, is_found: true }),
         Search::Busy => return Ok(ClaimStep::DecideAgain),

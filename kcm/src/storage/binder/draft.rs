@@ -70,8 +70,6 @@ pub struct Draft<'a, K: Kind> {
     raw: Vec<u8>,
     /// The object as it was read or written last.
     pub record: K,
-    /// True if a write of this draft succeeded.
-    pub is_written: bool,
     _underway: WriteInProgress<'a, K>,
 }
 
@@ -89,7 +87,7 @@ impl<'a, K: Whole> Draft<'a, K> {
         let meta = record.meta();
         let underway = store.begin_write(&meta.key(), meta.version).ok_or(Stop::Outdated)?;
         let raw = object.bytes().to_vec();
-        Ok(Self { store, writer, raw, record: record.clone(), is_written: false, _underway: underway })
+        Ok(Self { store, writer, raw, record: record.clone(), _underway: underway })
     }
 
     /// Reads the object whose cached record is `record` from the API server.
@@ -107,7 +105,7 @@ impl<'a, K: Whole> Draft<'a, K> {
             return Err(Stop::Outdated);
         }
         let raw = response.object().map_err(WriteError::from)?.to_vec();
-        Ok(Self { store, writer, raw, record: current, is_written: false, _underway: underway })
+        Ok(Self { store, writer, raw, record: current, _underway: underway })
     }
 
     /// Writes the object as `edit` returns it; with `subresource`, only that part.
@@ -125,7 +123,6 @@ impl<'a, K: Whole> Draft<'a, K> {
         let response = self.writer.replace(&K::RESOURCE, &key, subresource, &edited).await?;
         self.record = response.decode(self.store.decoding()).map_err(WriteError::from)?;
         self.raw = response.object().map_err(WriteError::from)?.to_vec();
-        self.is_written = true;
         self.store.wrote(&key, self.record.meta().version);
         Ok(())
     }
@@ -136,10 +133,5 @@ impl<'a, K: Whole> Draft<'a, K> {
     /// As [`Draft::put`].
     pub async fn put_status(&mut self, edit: impl FnOnce(&[u8]) -> Result<Vec<u8>, WireError>) -> Result<(), Stop> {
         self.put(Some("status"), edit).await
-    }
-
-    /// Returns the version of the last write; `None` if there was none.
-    pub fn written_version(&self) -> Option<u64> {
-        self.is_written.then(|| self.record.meta().version)
     }
 }

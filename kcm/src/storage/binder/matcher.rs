@@ -7,10 +7,12 @@ use kinds::meta::ObjectKey;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
 use runtime::lock::lock;
 use runtime::store::{Change, Progress};
+use tokio::time::Instant;
 
 use super::decide_claim::Search;
 use super::volume_index::{Bucket, VolumeIndex, is_free};
 use super::waiting::WaitingClaims;
+use crate::storage::lost_write::REQUEST_TIMEOUT;
 
 /// Volumes that claims may have, and claims that wait for one.
 #[derive(Debug, Default)]
@@ -41,6 +43,7 @@ impl Matcher {
     /// none, the claim waits until a volume becomes free.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
         let mut state = self.lock();
+        state.volumes.end_uncertain(Instant::now());
         let key = claim.meta.key();
         if state.volumes.is_holder(&key) {
             return Search::Busy;
@@ -55,7 +58,9 @@ impl Matcher {
     /// Hides a volume from other claims until [`Matcher::release`]. Returns false if the volume or the claim is already
     /// being bound.
     pub fn hold(&self, volume: &Str, claim: &ObjectKey) -> bool {
-        self.lock().volumes.hold(volume, claim)
+        let mut state = self.lock();
+        state.volumes.end_uncertain(Instant::now());
+        state.volumes.hold(volume, claim)
     }
 
     /// Ends a claim's hold of a volume; see [`VolumeIndex::release`]. Returns the claim that should search again, if
@@ -72,6 +77,19 @@ impl Matcher {
         state.volumes.release((volume, claim), written, current.as_ref().map(|volume| volume.meta.version));
         let is_usable = written.is_none();
         current.filter(|volume| is_usable && is_free(volume)).and_then(|volume| state.waiting.wake_for(&volume))
+    }
+
+    /// Keeps a claim's hold of a volume after a write whose response was lost, at most as long as the API server may make
+    /// the write; see [`VolumeIndex::keep`]. `current` is as in [`Matcher::release`].
+    pub fn keep_hold(
+        &self,
+        held: (&Str, &ObjectKey),
+        base: u64,
+        current: impl FnOnce() -> Option<Arc<PersistentVolume>>,
+    ) {
+        let mut state = self.lock();
+        let current = current().map(|volume| volume.meta.version);
+        state.volumes.keep(held, base, Instant::now() + REQUEST_TIMEOUT, current);
     }
 
     /// Limits a hold after a write to the time in which the written version may still arrive. If the API server's

@@ -3,7 +3,7 @@
 //! Upstream: pkg/controller/volume/persistentvolume, persistentVolumeOrderedIndex; component-helpers/storage/volume,
 //! FindMatchingVolume. Upstream breaks ties at random; here the first name is chosen.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use kinds::access_modes::{AccessModes, VolumeMode};
@@ -11,6 +11,7 @@ use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Phase;
 use kinds::resource_list::Amount;
 use kinds::{PersistentVolume, PersistentVolumeClaim, Str};
+use tokio::time::Instant;
 
 use super::reserved_volumes::ReservedVolumes;
 
@@ -55,6 +56,9 @@ enum Hold {
     Writing,
     /// The volume was written at this version; older records are outdated.
     Written(u64),
+    /// The response to a write was lost. Until this time the API server may make the write; then, or if another client
+    /// has written the volume, its record no longer has this version.
+    Uncertain { base: u64, until: Instant },
 }
 
 /// Volumes that claims may be bound to.
@@ -64,6 +68,8 @@ pub struct VolumeIndex {
     reserved: ReservedVolumes,
     holds: HashMap<Str, (Hold, ObjectKey)>,
     holders: HashSet<ObjectKey>,
+    /// The ends of uncertain holds, in this order.
+    ends: VecDeque<(Instant, Str)>,
 }
 
 /// Returns the storage that a claim requests.
@@ -74,6 +80,12 @@ pub fn requested(claim: &PersistentVolumeClaim) -> Amount {
 /// Returns true if any claim may have this volume.
 pub fn is_free(volume: &PersistentVolume) -> bool {
     volume.phase == Phase::Available && volume.claim.is_none() && !volume.meta.is_deleting()
+}
+
+/// Returns true if a volume is bound to another object than this claim, so that it cannot be reserved for the claim.
+pub fn is_bound_to_another(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let uid = volume.claim.as_ref().and_then(|reference| reference.uid.as_ref());
+    volume.phase == Phase::Bound && uid.is_some_and(|uid| *uid != claim.meta.uid)
 }
 
 /// Returns the key of the claim that a volume refers to.
@@ -94,7 +106,11 @@ impl VolumeIndex {
         };
         // The API server may have been restored to an older history, in which the written version never occurs.
         let is_older_history = old.is_some_and(|old| old.meta.version > new.meta.version);
-        let is_current = |hold: &Hold| matches!(hold, Hold::Written(at) if new.meta.version >= *at || is_older_history);
+        let is_current = |hold: &Hold| match hold {
+            Hold::Writing => false,
+            Hold::Written(at) => new.meta.version >= *at || is_older_history,
+            Hold::Uncertain { base, .. } => new.meta.version != *base,
+        };
         if self.holds.get(&name).is_some_and(|(hold, _)| is_current(hold)) {
             self.remove_hold(&name);
         }
@@ -203,6 +219,29 @@ impl VolumeIndex {
         match written.zip(current).filter(|(written, current)| current < written) {
             Some((written, _)) => *hold = Hold::Written(written),
             None => self.remove_hold(volume),
+        }
+    }
+
+    /// Keeps a hold after a write whose response was lost, which was based on the version `base`: until a record of
+    /// another version has arrived, or until the time `until`. `current` is the version of the present record.
+    pub fn keep(&mut self, (volume, claim): (&Str, &ObjectKey), base: u64, until: Instant, current: Option<u64>) {
+        let Some((hold, _)) = self.holds.get_mut(volume).filter(|(_, holder)| holder == claim) else { return };
+        if current == Some(base) {
+            *hold = Hold::Uncertain { base, until };
+            self.ends.push_back((until, volume.clone()));
+        } else {
+            self.remove_hold(volume);
+        }
+    }
+
+    /// Ends the holds for writes that the API server no longer makes.
+    pub fn end_uncertain(&mut self, now: Instant) {
+        while self.ends.front().is_some_and(|(until, _)| *until <= now) {
+            let Some((end, volume)) = self.ends.pop_front() else { return };
+            let is_due = |hold: &Hold| matches!(hold, Hold::Uncertain { until, .. } if *until == end);
+            if self.holds.get(&volume).is_some_and(|(hold, _)| is_due(hold)) {
+                self.remove_hold(&volume);
+            }
         }
     }
 

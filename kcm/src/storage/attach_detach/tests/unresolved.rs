@@ -1,6 +1,8 @@
 //! Attachments of PersistentVolumes that are missing or undecodable, or that have other storage by now: they still attach
 //! the volume.
 
+use std::sync::atomic::Ordering;
+
 use kinds::PersistentVolume;
 use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Source;
@@ -10,7 +12,7 @@ use runtime::worker::{Outcome, Reconcile};
 use super::bed::{Bed, NodeState, name};
 use crate::storage::attach_detach::decide::UNDECODABLE_RECHECK;
 use crate::storage::attach_detach::keys::subscribe;
-use crate::storage::attach_detach::unresolved::Drivers;
+use crate::storage::attach_detach::resolve::Drivers;
 use crate::storage::testing::volume;
 use crate::storage::volume_name::{attachment_name, has_form_of_attachment};
 
@@ -61,9 +63,8 @@ impl Bed {
 #[tokio::test]
 async fn volume_is_detached_from_its_node_before_it_is_attached_to_another() {
     type Prepare = fn(&Bed);
-    let rows: [(&str, Prepare); 3] = [
+    let rows: [(&str, Prepare); 2] = [
         ("deleted", |_| {}),
-        ("undecodable", |bed| deliver_undecodable(&bed.shared.caches.volumes, object("old"))),
         ("other storage", |bed| deliver(&bed.shared.caches.volumes, volume_with("old", "vol-9"))),
     ];
     for (case, prepare) in rows {
@@ -77,6 +78,28 @@ async fn volume_is_detached_from_its_node_before_it_is_attached_to_another() {
         assert_eq!((bed.count("POST"), bed.count("DELETE")), (1, 1), "{case}: detached");
         assert!(!bed.is_unresolved(), "{case}: it would be kept forever");
     }
+}
+
+#[tokio::test]
+async fn volume_stays_attached_while_the_persistent_volume_of_its_attachment_cannot_be_decoded() {
+    let bed = Bed::restarted().await;
+    // A pod on the node may use the volume through it.
+    deliver_undecodable(&bed.shared.caches.volumes, object("old"));
+    bed.change_node("a", NodeState::healthy(6, &[name()], &[]));
+    bed.deliver_node("a");
+    for has_pod in [false, true] {
+        if has_pod {
+            bed.add_pod("web", "b");
+        }
+        let next = bed.reconcile(&name()).await;
+        bed.reconcile_node("a").await.expect("it succeeds");
+        let requests = ["POST", "PATCH", "DELETE"].map(|verb| bed.count(verb));
+        assert_eq!((requests, next), ([0; 3], Ok(Outcome::RequeueAfter(UNDECODABLE_RECHECK))), "pod: {has_pod}");
+    }
+    deliver_deletion(&bed.shared.caches.volumes, &object("old"));
+    bed.reconcile(&name()).await.expect("it succeeds");
+    bed.reconcile_node("a").await.expect("it succeeds");
+    assert_eq!(bed.count("PATCH"), 1, "no pod uses it: it is removed from the list, then detached");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,6 +126,35 @@ async fn volume_that_no_pod_uses_is_detached() {
         bed.reconcile(&name()).await.expect("it succeeds");
         assert_eq!(bed.count("DELETE"), 1, "late: {is_late}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn persistent_volumes_are_searched_once_for_each_attachment() {
+    const VOLUMES: usize = 100;
+    let bed = Bed::restarted().await;
+    let create = |number: usize| {
+        let (name, handle) = (format!("other-{number}"), format!("disk-{number}"));
+        deliver(&bed.shared.caches.volumes, volume_with(&name, &handle));
+    };
+    (0..VOLUMES).for_each(create);
+    let visited = || bed.shared.memory.visited.load(Ordering::Relaxed);
+    bed.resolve().await;
+    assert!(visited() > VOLUMES, "all are searched");
+    let queue = &bed.shared.volume_queue;
+    assert_eq!(queue.next().await, Some(name()));
+    queue.done(&name());
+    let first = visited();
+    create(VOLUMES);
+    bed.resolve().await;
+    assert_eq!((visited() - first, queue.len()), (1, 0), "the attachment is not of the new one");
+    bed.add_attachment("a", |attachment| {
+        attachment.volume = "old".into();
+        attachment.attached = false;
+    });
+    let other = volume_with("second", "vol-1");
+    deliver(&bed.shared.caches.volumes, other);
+    bed.resolve().await;
+    assert_eq!(visited() - first, 2, "the attachment is known");
 }
 
 #[tokio::test]
@@ -152,9 +204,14 @@ async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_
     deliver_undecodable(&bed.shared.caches.volumes, object("garbled"));
     let next = bed.reconcile(&name()).await;
     assert_eq!((bed.count("POST"), next), (0, Ok(Outcome::RequeueAfter(UNDECODABLE_RECHECK))));
+    for _ in 0..2 {
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
     deliver_deletion(&bed.shared.caches.volumes, &object("garbled"));
     bed.reconcile(&name()).await.expect("it succeeds");
     assert_eq!(bed.count("POST"), 1);
+    let events = bed.end().await;
+    assert!(events.len() == 1 && events[0].contains("cannot be decoded"), "{events:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ struct FakeCluster {
     volumes: Vec<Arc<PersistentVolume>>,
     classes: Vec<Arc<StorageClass>>,
     pods: Vec<Str>,
-    has_undecodable_volumes: bool,
+    has_undecodable_volume: bool,
 }
 
 impl Cluster for FakeCluster {
@@ -40,8 +40,8 @@ impl Cluster for FakeCluster {
         name == UNDECODABLE_CLASS
     }
 
-    fn has_undecodable_volumes(&self) -> bool {
-        self.has_undecodable_volumes
+    fn may_have_undecodable_volume(&self, _: &PersistentVolumeClaim) -> bool {
+        self.has_undecodable_volume
     }
 
     fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
@@ -231,7 +231,7 @@ fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_is_unde
         ("no volume", claim("data").class("gold"), vec![], "pend FailedBinding"),
         ("delayed with node", wait().annotated(SELECTED_NODE, "n"), vec![], "pend FailedBinding"),
     ] {
-        let cluster = FakeCluster { has_undecodable_volumes: true, ..cluster(&volumes) };
+        let cluster = FakeCluster { has_undecodable_volume: true, ..cluster(&volumes) };
         assert_eq!(text(&claim, &cluster), expected, "{case}");
     }
 }

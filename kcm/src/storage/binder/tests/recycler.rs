@@ -18,17 +18,19 @@ use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Change, Index, Store};
 use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
 use runtime::worker::{Outcome, Reconcile};
+use tokio::time::advance;
 
 use super::builders::{Backend, VolumeSpec, claim, class, volume};
 use crate::flags;
 use crate::storage::binder::claim_sync::Claims;
-use crate::storage::binder::decide_claim::Cluster;
+use crate::storage::binder::decide_claim::{Cluster, Search};
 use crate::storage::binder::metrics::Operations;
 use crate::storage::binder::notices::Notices;
 use crate::storage::binder::reconciler::{Binder, Settings};
 use crate::storage::binder::recycler_pod::Recyclers;
 use crate::storage::binder::volume_sync::Volumes;
 use crate::storage::indexes::{claims_by_volume, pods_by_claim};
+use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::testing::pod_with;
 
 const POD: &str = "recycler-for-pv";
@@ -48,6 +50,10 @@ struct Server {
     requests: Vec<String>,
     /// The volume after the next write to it, whose response is lost.
     lost: Option<Vec<u8>>,
+    /// The volume cannot be read after that write.
+    fails_reads: bool,
+    /// True after that write.
+    is_down: bool,
 }
 
 impl Server {
@@ -64,8 +70,10 @@ impl Server {
             (&Method::DELETE, _) if !self.has_pod => refused(404, "NotFound"),
             (&Method::PUT, "persistentvolumes/pv") if self.lost.is_some() => {
                 self.volume = self.lost.take().unwrap_or_default();
+                self.is_down = self.fails_reads;
                 refused(504, "Timeout")
             }
+            (&Method::GET, "persistentvolumes/pv") if self.is_down => refused(504, "Timeout"),
             (_, "persistentvolumes/pv" | "persistentvolumes/pv/status") => {
                 return (200, envelope::wrap(&PersistentVolume::RESOURCE, &self.volume));
             }
@@ -258,41 +266,105 @@ async fn default_class_is_not_known_while_a_class_is_undecodable() {
 }
 
 #[tokio::test]
-async fn claim_takes_no_free_volume_while_a_volume_is_undecodable() {
-    for is_undecodable in [false, true] {
+async fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_is_undecodable() {
+    let last = || volume("garbled");
+    for (case, is_undecodable, last, is_taken) in [
+        ("all decodable", false, None, true),
+        ("never decoded", true, None, false),
+        ("was free", true, Some(last()), false),
+        ("was bound to another claim", true, Some(last().of("logs", "uid-logs").phase("Bound")), true),
+        ("was bound to an earlier claim", true, Some(last().of("data", "uid-earlier").phase("Bound")), true),
+        ("was bound to the claim", true, Some(last().of("data", "uid-data").phase("Bound")), false),
+        ("was reserved without uid", true, Some(last().of("logs", "").phase("Bound")), false),
+        ("was released", true, Some(last().of("logs", "uid-logs").phase("Released")), false),
+    ] {
         let bed = Bed::new().await;
         bed.set_volume(1, "Available", None, "Retain");
         let free = bed.binder.volumes.all();
         bed.binder.matcher.apply(&Change { old: None, new: free.first() });
         lock(&bed.server).claim = claim("data").object();
         deliver(&bed.binder.claims, (*claim("data").record()).clone());
+        if let Some(last) = last {
+            deliver(&bed.binder.volumes, (*last.record()).clone());
+        }
         if is_undecodable {
             deliver_undecodable(&bed.binder.volumes, ObjectKey::new("", "garbled"));
         }
         // The server's volume does not change, so the binding does not end.
         let _ = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
-        let is_taken = lock(&bed.server).requests.iter().any(|request| request == "PUT persistentvolumes/pv");
-        assert_eq!(is_taken, !is_undecodable);
+        let is_requested = lock(&bed.server).requests.iter().any(|request| request == "PUT persistentvolumes/pv");
+        assert_eq!(is_requested, is_taken, "{case}");
     }
 }
 
-#[tokio::test]
-async fn volume_is_not_free_while_the_cache_lacks_a_binding_whose_response_was_lost() {
-    for is_written in [false, true] {
-        let bed = Bed::new().await;
-        bed.set_volume(1, "Available", None, "Retain");
-        let free = bed.binder.volumes.all();
-        bed.binder.matcher.apply(&Change { old: None, new: free.first() });
-        lock(&bed.server).claim = claim("data").object();
-        deliver(&bed.binder.claims, (*claim("data").record()).clone());
-        let bound = volume("pv").of("data", "uid-data").with(|volume| volume.head.version = 2).object();
-        let unchanged = lock(&bed.server).volume.clone();
-        lock(&bed.server).lost = Some(if is_written { bound } else { unchanged });
-        let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
-        result.expect_err("the response is lost");
-        let is_free = bed.binder.matcher.hold(&"pv".into(), &ObjectKey::new("shop", "logs"));
-        assert_eq!(is_free, !is_written);
+/// Returns a controller after a binding of the claim to the volume whose response was lost.
+async fn after_lost_binding(is_written: bool, fails_reads: bool) -> Bed {
+    let bed = Bed::new().await;
+    bed.set_volume(1, "Available", None, "Retain");
+    let free = bed.binder.volumes.all();
+    bed.binder.matcher.apply(&Change { old: None, new: free.first() });
+    lock(&bed.server).claim = claim("data").object();
+    deliver(&bed.binder.claims, (*claim("data").record()).clone());
+    let bound = volume("pv").of("data", "uid-data").with(|volume| volume.head.version = 2).object();
+    {
+        let mut server = lock(&bed.server);
+        server.lost = Some(if is_written { bound } else { server.volume.clone() });
+        server.fails_reads = fails_reads;
     }
+    let result = Claims(bed.binder.clone()).reconcile(&ObjectKey::new("shop", "data")).await;
+    result.expect_err("the response is lost");
+    bed
+}
+
+impl Bed {
+    fn is_free(&self) -> bool {
+        self.binder.matcher.hold(&"pv".into(), &ObjectKey::new("shop", "logs"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_is_not_free_while_a_binding_whose_response_was_lost_may_succeed() {
+    for (case, is_written, fails_reads) in
+        [("written", true, false), ("written, not read", true, true), ("not written yet", false, false)]
+    {
+        let bed = after_lost_binding(is_written, fails_reads).await;
+        let waiting = claim("logs").record();
+        assert_eq!(bed.binder.matcher.find(&waiting, false), Search::Nothing, "{case}");
+        assert!(!bed.is_free(), "{case}");
+        let same = claim("data").record();
+        assert_eq!(bed.binder.matcher.find(&same, false), Search::Busy, "{case}: it must not get another volume");
+        advance(REQUEST_TIMEOUT - Duration::from_secs(1)).await;
+        assert!(!bed.is_free(), "{case}: shortly before the timeout");
+        advance(Duration::from_secs(1)).await;
+        // A written version is awaited longer than that.
+        let is_known = is_written && !fails_reads;
+        assert_eq!(bed.is_free(), !is_known, "{case}: after the timeout");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volume_is_free_when_its_cache_is_newer_than_a_lost_binding() {
+    for is_deleted in [false, true] {
+        let bed = after_lost_binding(false, false).await;
+        let old = bed.binder.volumes.all();
+        let new = volume("pv").with(|volume| volume.head.version = 3).record();
+        assert!(!bed.is_free());
+        bed.binder.matcher.apply(&Change { old: old.first(), new: old.first() });
+        assert!(!bed.is_free(), "a resync");
+        bed.binder.matcher.apply(&Change { old: old.first(), new: (!is_deleted).then_some(&new) });
+        assert!(bed.is_free(), "deleted: {is_deleted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_of_a_lost_binding_does_not_end_a_later_one() {
+    let bed = after_lost_binding(false, false).await;
+    let old = bed.binder.volumes.all();
+    let new = volume("pv").with(|volume| volume.head.version = 3).record();
+    bed.binder.matcher.apply(&Change { old: old.first(), new: Some(&new) });
+    assert!(bed.is_free() && !bed.is_free(), "it is being bound to the other claim");
+    advance(REQUEST_TIMEOUT).await;
+    assert!(!bed.is_free());
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ impl Cluster for Controller {
         false
     }
 
-    fn has_undecodable_volumes(&self) -> bool {
+    fn may_have_undecodable_volume(&self, _: &PersistentVolumeClaim) -> bool {
         false
     }
 
