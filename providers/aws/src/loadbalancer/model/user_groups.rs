@@ -94,7 +94,7 @@ mod tests {
                 Transport::Tcp,
                 "instance",
                 Protocol::Tcp,
-                Some("kubernetes.io/cluster/c with the value"),
+                Some("put the tag kubernetes.io/cluster/c=shared on it"),
             ),
             (
                 "owned",
