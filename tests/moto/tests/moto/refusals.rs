@@ -8,7 +8,7 @@ use cluster_tests::{Space, eventually};
 use moto::{Effect, Element, Fault, Instance, Moto, Quota, Service};
 use providers::{EndpointTarget, Ensured, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, Targets};
 
-use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 use crate::reach::start_in_another_group;
 
@@ -240,9 +240,8 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
     Ok(())
 }
 
-/// The clients of a Service change, then its port, and a quota has no room for the old and the new rules or listeners
-/// together, or for the new ones alone: the change fails with the quota and the security group, and the old state is
-/// kept.
+/// The clients of a Service change, and the quota has no room for the old and the new rules together, or for the new ones
+/// alone: the change fails with the quota and the security group, and the old state is kept.
 pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -270,7 +269,6 @@ pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -
     for (quota, limit, named, changed) in [
         (Quota::Rules, almost_full, &group[..], LoadBalancerSpec { source_ranges: ranges(4, 4), ..one.clone() }),
         (Quota::Rules, almost_full, &group, LoadBalancerSpec { source_ranges: ranges(4, 9), ..one.clone() }),
-        (Quota::Listeners, 1, &[], LoadBalancerSpec { ports: vec![port(443)], ..one.clone() }),
     ] {
         moto.proxy.set_quota(quota, limit);
         let error = balancers.ensure(&changed, &all).await.err().with_context(|| format!("{quota:?} has room"))?;
