@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_ec2::types::{
-    Filter, RouteTable, SecurityGroup, SubnetCidrBlockStateCode, SubnetIpv6CidrBlockAssociation, Vpc,
-    VpcCidrBlockStateCode,
-};
+use aws_sdk_ec2::types::{Filter, RouteTable, SecurityGroup, Vpc, VpcCidrBlockStateCode};
 use futures::future::try_join3;
 use providers::{CloudError, IpNet};
 use tokio::time::Instant;
@@ -165,17 +162,6 @@ fn ranges_of(vpc: &Vpc) -> Vec<IpNet> {
     v4.filter_map(|one| parse(one.cidr_block())).chain(v6.filter_map(|one| parse(one.ipv6_cidr_block()))).collect()
 }
 
-/// Returns the IPv6 ranges of a subnet, without those that EC2 still lists although they no longer belong to it: AWS may
-/// have given them to another account.
-fn v6_ranges_of(subnet: &aws_sdk_ec2::types::Subnet) -> Vec<IpNet> {
-    let is_own = |one: &&SubnetIpv6CidrBlockAssociation| {
-        let state = one.ipv6_cidr_block_state().and_then(|state| state.state());
-        state.is_none_or(|state| *state == SubnetCidrBlockStateCode::Associated)
-    };
-    let own = subnet.ipv6_cidr_block_association_set().iter().filter(is_own);
-    own.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect()
-}
-
 async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
     let mut all = Vec::new();
     let mut token = None;
@@ -183,16 +169,22 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
         let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(1000).set_next_token(token);
         let response = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
-        all.extend(response.subnets().iter().map(|subnet| Subnet {
-            id: subnet.subnet_id().unwrap_or_default().to_owned(),
-            zone: subnet.availability_zone().unwrap_or_default().to_owned(),
-            v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
-            v6: v6_ranges_of(subnet),
-            tags: by_key(subnet.tags()),
-            free: subnet.available_ip_address_count().unwrap_or_default(),
-            public: false,
-            outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
-        }));
+        all.extend(
+            response.subnets().iter().map(|subnet| Subnet {
+                id: subnet.subnet_id().unwrap_or_default().to_owned(),
+                zone: subnet.availability_zone().unwrap_or_default().to_owned(),
+                v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
+                v6: subnet
+                    .ipv6_cidr_block_association_set()
+                    .iter()
+                    .filter_map(|one| parse(one.ipv6_cidr_block()))
+                    .collect(),
+                tags: by_key(subnet.tags()),
+                free: subnet.available_ip_address_count().unwrap_or_default(),
+                public: false,
+                outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
+            }),
+        );
         token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
@@ -336,9 +328,7 @@ pub(crate) fn instance_id(provider_id: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_ec2::types::{
-        SubnetCidrBlockState, VpcCidrBlockAssociation, VpcCidrBlockState, VpcIpv6CidrBlockAssociation,
-    };
+    use aws_sdk_ec2::types::{VpcCidrBlockAssociation, VpcCidrBlockState, VpcIpv6CidrBlockAssociation};
 
     use super::*;
 
@@ -362,21 +352,6 @@ mod tests {
             .build();
         let ranges: Vec<String> = ranges_of(&vpc).iter().map(ToString::to_string).collect();
         assert_eq!(ranges, ["10.0.0.0/16", "10.3.0.0/16", "2001:db8::/56"]);
-    }
-
-    #[test]
-    fn ranges_that_left_a_subnet_are_left_out() {
-        type State = SubnetCidrBlockStateCode;
-        let range = |range: &str, state: State| {
-            let state = SubnetCidrBlockState::builder().state(state).build();
-            SubnetIpv6CidrBlockAssociation::builder().ipv6_cidr_block(range).ipv6_cidr_block_state(state).build()
-        };
-        let subnet = aws_sdk_ec2::types::Subnet::builder()
-            .ipv6_cidr_block_association_set(range("2001:db8::/64", State::Disassociated))
-            .ipv6_cidr_block_association_set(range("2001:db8:0:1::/64", State::Associated))
-            .build();
-        let ranges: Vec<String> = v6_ranges_of(&subnet).iter().map(ToString::to_string).collect();
-        assert_eq!(ranges, ["2001:db8:0:1::/64"]);
     }
 
     #[test]
