@@ -169,22 +169,19 @@ async fn subnets(session: &Session) -> Result<Vec<Subnet>, CloudError> {
         let request = session.api.ec2.describe_subnets().filters(filter("vpc-id", vec![session.vpc.clone()]));
         let request = request.max_results(1000).set_next_token(token);
         let response = session.api.read(Class::Ec2Read, "DescribeSubnets", || request.clone().send()).await?;
-        all.extend(
-            response.subnets().iter().map(|subnet| Subnet {
+        all.extend(response.subnets().iter().map(|subnet| {
+            let v6 = subnet.ipv6_cidr_block_association_set().iter();
+            Subnet {
                 id: subnet.subnet_id().unwrap_or_default().to_owned(),
                 zone: subnet.availability_zone().unwrap_or_default().to_owned(),
                 v4: subnet.cidr_block().and_then(|range| range.parse().ok()).into_iter().collect(),
-                v6: subnet
-                    .ipv6_cidr_block_association_set()
-                    .iter()
-                    .filter_map(|one| parse(one.ipv6_cidr_block()))
-                    .collect(),
+                v6: v6.filter_map(|one| one.ipv6_cidr_block()?.parse().ok()).collect(),
                 tags: by_key(subnet.tags()),
                 free: subnet.available_ip_address_count().unwrap_or_default(),
                 public: false,
                 outpost: subnet.outpost_arn().is_some_and(|arn| !arn.is_empty()),
-            }),
-        );
+            }
+        }));
         token = response.next_token().filter(|token| !token.is_empty()).map(str::to_owned);
         if token.is_none() {
             return Ok(all);
