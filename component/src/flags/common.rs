@@ -6,12 +6,12 @@ crate::flags! {
     /// options.GenericControllerManagerConfigurationOptions.
     pub const PROCESS;
     "Debugging" {
-        "contention-profiling": Bool = "false", NoEffect, "Record where workers block, when profiling is on; has no effect";
+        "contention-profiling": Bool = "false", NoEffect, "Record where workers block, when profiling is on";
         "profiling": Bool = "true", Effective, "Serve /debug/flags/v on the secure port; Go profiles (/debug/pprof) are not available";
     }
     "Leader-migration" {
-        "enable-leader-migration": Bool = "false", NoEffect, "Migrate controllers between managers with a second Lease (leader migration); has no effect";
-        "leader-migration-config": Text = "", NoEffect, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty for the built-in configuration; has no effect";
+        "enable-leader-migration": Bool = "false", NoEffect, "Migrate controllers between managers with a second Lease (leader migration)";
+        "leader-migration-config": Text = "", NoEffect, "File with a LeaderMigrationConfiguration (controllermanager.config.k8s.io/v1alpha1); empty for the built-in configuration";
     }
 }
 
@@ -86,10 +86,10 @@ crate::flags! {
     /// Logging. Upstream: component-base, logs/api/v1.
     pub const LOGS;
     "Logs" {
-        "log-flush-frequency": Duration = "5s", NoEffect, "Longest time before log lines are flushed; has no effect, because each line is written immediately";
-        "log-json-info-buffer-size": Quantity = "0", NoEffect, "Bytes of JSON info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions; has no effect";
+        "log-flush-frequency": Duration = "5s", NoEffect, "Longest time before log lines are flushed; each line is written immediately";
+        "log-json-info-buffer-size": Quantity = "0", NoEffect, "Bytes of JSON info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-json-split-stream": Bool = "false", Effective, "JSON errors to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
-        "log-text-info-buffer-size": Quantity = "0", NoEffect, "Bytes of text info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions; has no effect";
+        "log-text-info-buffer-size": Quantity = "0", NoEffect, "Bytes of text info lines to buffer when streams are split, such as 512, 1k, 2Ki; needs gate LoggingAlphaOptions";
         "log-text-split-stream": Bool = "false", Effective, "Text errors and warnings to stderr, info lines to stdout; needs gate LoggingAlphaOptions";
         "logging-format": Text = "text", Effective, "Form of log lines: text, or json (gate LoggingBetaOptions)";
         "v": Level = "0", Effective, "Verbosity of the log, 0 or more";

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use super::component::Component;
 use super::controllers;
 use super::gates;
-use super::table::Flag;
+use super::table::{Effect, Flag};
 use super::value::Type;
 
 /// Returns the width in columns to wrap at: `COLUMNS` or 100 if standard output is a terminal, else none.
@@ -47,7 +47,8 @@ fn default(flag: &Flag) -> String {
 }
 
 fn entry(component: &Component, flag: &Flag, indent: usize, width: Option<usize>) -> String {
-    let mut paragraphs = vec![flag.help.to_owned()];
+    let without_effect = if flag.effect == Effect::NoEffect { "; has no effect" } else { "" };
+    let mut paragraphs = vec![format!("{}{without_effect}", flag.help)];
     match flag.name {
         "controllers" => {
             paragraphs.push(format!("All controllers: {}", controllers::all_names(component.controllers).join(", ")));

@@ -12,19 +12,19 @@ component::flags! {
     const CLUSTER;
     "Generic" {
         "allocate-node-cidrs": Bool = "false", Effective, "Give every Node a pod CIDR out of --cluster-cidr";
-        "allow-untagged-cloud": Bool = "false", NoEffect, "Accept cloud instances without a cluster tag; has no effect" deprecated "will be removed; tag the instances with the cluster";
-        "cloud-config": Text = "", NoEffect, "Configuration file of the cloud provider; empty for none; has no effect";
-        "cloud-provider": Text = "", NoEffect, "Cloud provider: empty or external; has no effect";
+        "allow-untagged-cloud": Bool = "false", NoEffect, "Accept cloud instances without a cluster tag" deprecated "will be removed; tag the instances with the cluster";
+        "cloud-config": Text = "", NoEffect, "Configuration file of the cloud provider; empty for none";
+        "cloud-provider": Text = "", NoEffect, "Cloud provider: empty or external";
         "cluster-cidr": Text = "", Effective, "CIDR range or ranges of the Pods; used with --allocate-node-cidrs";
-        "cluster-name": Text = "kubernetes", NoEffect, "Name of this cluster, used as a prefix for cloud resources; has no effect";
-        "configure-cloud-routes": Bool = "true", NoEffect, "Have the cloud route each Node's pod CIDR; has no effect";
+        "cluster-name": Text = "kubernetes", NoEffect, "Name of this cluster, used as a prefix for cloud resources";
+        "configure-cloud-routes": Bool = "true", NoEffect, "Have the cloud route each Node's pod CIDR";
         "controller-shutdown-timeout": Duration = "10s", Effective, "How long to wait for controllers to stop before exiting; 0 waits forever";
         "emulated-version": Strings = "[]", Effective, "Kubernetes version whose behaviour to emulate, such as 1.36 or kube=1.36; allowed: 1.34 to 1.37 (default 1.37)";
-        "external-cloud-volume-plugin": Text = "", NoEffect, "In-tree volume plugin to keep using with --cloud-provider=external; has no effect";
+        "external-cloud-volume-plugin": Text = "", NoEffect, "In-tree volume plugin to keep using with --cloud-provider=external";
         "feature-gates": Gates = "", Effective, "Feature gates to switch, as [kube:]Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "kube-controller-manager", Effective, "Name of the Lease";
         "min-compatibility-version": Strings = "[]", Effective, "Oldest control-plane version to stay compatible with, such as 1.36 or kube=1.36; at most the emulated version (default 1.36)";
-        "route-reconciliation-period": Duration = "10s", NoEffect, "How often cloud routes are reconciled with the Nodes; has no effect";
+        "route-reconciliation-period": Duration = "10s", NoEffect, "How often cloud routes are reconciled with the Nodes";
     }
 }
 
@@ -133,7 +133,7 @@ component::flags! {
     "Persistentvolume-binder-controller" {
         "enable-dynamic-provisioning": Bool = "true", Effective, "Provision volumes dynamically in environments that support it";
         "enable-hostpath-provisioner": Bool = "false", Effective, "Provision HostPath volumes without a cloud; for tests on one node only";
-        "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffect, "Directory with flex volume plugins; has no effect";
+        "flex-volume-plugin-dir": Text = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", NoEffect, "Directory with flex volume plugins";
         "pv-recycler-increment-timeout-nfs": Int32 = "30", Effective, "Seconds per GiB added to the deadline of an NFS scrubber pod";
         "pv-recycler-minimum-timeout-hostpath": Int32 = "60", Effective, "Shortest deadline in seconds of a HostPath recycler pod; for tests on one node only";
         "pv-recycler-minimum-timeout-nfs": Int32 = "300", Effective, "Shortest deadline in seconds of an NFS recycler pod";
