@@ -23,12 +23,16 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Returns the delay after which the server allows a retry, at most a minute.
 pub(crate) fn retry_after(status: &ApiStatus) -> Option<Duration> {
-    status.retry_after.map(|seconds| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
+    status.retry_after.map(limited)
 }
 
 /// Returns the delay of a Retry-After header in seconds, at most a minute.
 pub(super) fn retry_after_header(headers: &HeaderMap) -> Option<Duration> {
-    header_seconds(headers).map(|seconds| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
+    header_seconds(headers).map(limited)
+}
+
+fn limited(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER)
 }
 
 fn header_seconds(headers: &HeaderMap) -> Option<u32> {
