@@ -266,6 +266,8 @@ mod tests {
     async fn refusal_whose_body_never_ends_is_reported() {
         let layer = RequestLayer::new(|_, _, _| {
             Box::pin(async {
+                // The time to read the body begins here, and ends after that of the review.
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 let body = StreamBody::new(futures::stream::pending()).boxed_unsync();
                 Ok(http::Response::builder().status(503).body(body).expect("a response"))
             })
