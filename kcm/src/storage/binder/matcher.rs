@@ -41,15 +41,15 @@ impl Matcher {
 
     /// Searches for the best volume of a claim and hides it from other claims until [`Matcher::release`]. If there is
     /// none, the claim waits until a volume becomes free.
-    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
+    pub fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
         let mut state = self.lock();
         state.volumes.end_uncertain(Instant::now());
         let key = claim.meta.key();
         if state.volumes.is_holder(&key) {
             return Search::Busy;
         }
-        let Some(volume) = state.volumes.find(claim, is_delayed).cloned() else {
-            state.waiting.add(claim, is_delayed);
+        let Some(volume) = state.volumes.find(claim, is_limited).cloned() else {
+            state.waiting.add(claim, is_limited);
             return Search::Nothing;
         };
         if state.volumes.hold(&volume.meta.name, &key) { Search::Found(volume) } else { Search::Busy }

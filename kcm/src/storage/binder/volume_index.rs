@@ -150,11 +150,10 @@ impl VolumeIndex {
     }
 
     /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the
-    /// claim, or the smallest. A delayed claim, whose binding waits for a pod, only gets a volume that is reserved for
-    /// it.
-    pub fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<&Arc<PersistentVolume>> {
+    /// claim, or the smallest. If `is_limited`, only a volume that is reserved for the claim is returned.
+    pub fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Option<&Arc<PersistentVolume>> {
         let reserved = self.find_reserved(claim);
-        if is_delayed {
+        if is_limited {
             return reserved;
         }
         let order = |volume: &PersistentVolume| (volume.modes().len(), volume.modes());

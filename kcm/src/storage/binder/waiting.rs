@@ -36,13 +36,14 @@ pub struct WaitingClaims {
 }
 
 impl WaitingClaims {
-    /// Adds a claim that found no volume. Volumes do not wake a delayed claim, whose binding waits for a pod.
-    pub fn add(&mut self, claim: &PersistentVolumeClaim, is_delayed: bool) {
+    /// Adds a claim that found no volume. Free volumes do not wake a claim that may get only a volume that is reserved
+    /// for it (`is_limited`).
+    pub fn add(&mut self, claim: &PersistentVolumeClaim, is_limited: bool) {
         let key = claim.meta.key();
         self.remove(&key);
         let class = Str::from(claim.class());
         self.by_class.entry(class.clone()).or_default().insert(key.clone());
-        let need = (!is_delayed).then(|| (Bucket::of_claim(claim), requested(claim)));
+        let need = (!is_limited).then(|| (Bucket::of_claim(claim), requested(claim)));
         if let Some((bucket, request)) = &need {
             let waiter = Need { modes: claim.modes(), labels: claim.selector.clone() };
             self.by_need.entry(bucket.clone()).or_default().insert((*request, key.clone()), waiter);

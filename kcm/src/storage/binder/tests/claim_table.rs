@@ -44,10 +44,10 @@ impl Cluster for FakeCluster {
         self.has_undecodable_volume
     }
 
-    fn find(&self, claim: &PersistentVolumeClaim, is_delayed: bool) -> Search {
+    fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
         let mut index = VolumeIndex::default();
         self.volumes.iter().for_each(|volume| index.apply(None, Some(volume)));
-        index.find(claim, is_delayed).cloned().map_or(Search::Nothing, Search::Found)
+        index.find(claim, is_limited).cloned().map_or(Search::Nothing, Search::Found)
     }
 
     fn default_class(&self) -> Option<Str> {

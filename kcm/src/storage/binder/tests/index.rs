@@ -60,7 +60,7 @@ fn claims() -> impl Strategy<Value = ClaimSpec> {
 }
 
 /// Returns the name of the best volume for a claim, by a search of all volumes.
-fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delayed: bool) -> Option<String> {
+fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_limited: bool) -> Option<String> {
     let request = claim.requested().unwrap_or(Amount::ZERO);
     let fits = |volume: &&Arc<PersistentVolume>| {
         volume.storage().is_some_and(|size| size >= request)
@@ -72,7 +72,7 @@ fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delay
     let is_own = |volume: &PersistentVolume| volume.refers_to(&claim.meta);
     let is_usable = |volume: &&Arc<PersistentVolume>| {
         is_own(volume)
-            || !is_delayed
+            || !is_limited
                 && is_free(volume)
                 && volume.class() == claim.class()
                 && claim.selector.as_ref().is_none_or(|selector| selector.matches(&volume.meta.labels))
@@ -87,7 +87,7 @@ fn search(all: &[Arc<PersistentVolume>], claim: &PersistentVolumeClaim, is_delay
 proptest! {
     #[test]
     fn index_agrees_with_a_full_search(
-        before in volumes(), after in volumes(), claim in claims(), is_delayed: bool,
+        before in volumes(), after in volumes(), claim in claims(), is_limited: bool,
     ) {
         let mut index = VolumeIndex::default();
         let (before, after): (Vec<_>, Vec<_>) =
@@ -97,12 +97,12 @@ proptest! {
             index.apply(before.get(at), after.get(at));
         }
         let claim = claim.record();
-        let found = index.find(&claim, is_delayed).map(|volume| volume.meta.name.to_string());
-        prop_assert_eq!(found, search(&after, &claim, is_delayed));
+        let found = index.find(&claim, is_limited).map(|volume| volume.meta.name.to_string());
+        prop_assert_eq!(found, search(&after, &claim, is_limited));
         for (old, _) in after.iter().zip(0..) {
             index.apply(Some(old), None);
         }
-        prop_assert!(index.find(&claim, is_delayed).is_none());
+        prop_assert!(index.find(&claim, is_limited).is_none());
     }
 }
 

@@ -265,6 +265,17 @@ async fn default_class_is_not_known_while_a_class_is_undecodable() {
     assert_eq!(classes.map(|name| bed.binder.is_class_undecodable(name)), [false, true, false]);
 }
 
+/// Returns a controller with a free volume and a claim.
+async fn with_free_volume() -> Bed {
+    let bed = Bed::new().await;
+    bed.set_volume(1, "Available", None, "Retain");
+    let free = bed.binder.volumes.all();
+    bed.binder.matcher.apply(&Change { old: None, new: free.first() });
+    lock(&bed.server).claim = claim("data").object();
+    deliver(&bed.binder.claims, (*claim("data").record()).clone());
+    bed
+}
+
 #[tokio::test]
 async fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_is_undecodable() {
     let last = || volume("garbled");
@@ -278,12 +289,7 @@ async fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_i
         ("was reserved without uid", true, Some(last().of("logs", "").phase("Bound")), false),
         ("was released", true, Some(last().of("logs", "uid-logs").phase("Released")), false),
     ] {
-        let bed = Bed::new().await;
-        bed.set_volume(1, "Available", None, "Retain");
-        let free = bed.binder.volumes.all();
-        bed.binder.matcher.apply(&Change { old: None, new: free.first() });
-        lock(&bed.server).claim = claim("data").object();
-        deliver(&bed.binder.claims, (*claim("data").record()).clone());
+        let bed = with_free_volume().await;
         if let Some(last) = last {
             deliver(&bed.binder.volumes, (*last.record()).clone());
         }
@@ -299,12 +305,7 @@ async fn claim_takes_no_free_volume_while_a_volume_that_may_be_reserved_for_it_i
 
 /// Returns a controller after a binding of the claim to the volume whose response was lost.
 async fn after_lost_binding(is_written: bool, fails_reads: bool) -> Bed {
-    let bed = Bed::new().await;
-    bed.set_volume(1, "Available", None, "Retain");
-    let free = bed.binder.volumes.all();
-    bed.binder.matcher.apply(&Change { old: None, new: free.first() });
-    lock(&bed.server).claim = claim("data").object();
-    deliver(&bed.binder.claims, (*claim("data").record()).clone());
+    let bed = with_free_volume().await;
     let bound = volume("pv").of("data", "uid-data").with(|volume| volume.head.version = 2).object();
     {
         let mut server = lock(&bed.server);
