@@ -1,6 +1,7 @@
 //! Constant load on an HTTP server, and the result of each request.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -17,6 +18,9 @@ use crate::http;
 
 /// Maximum duration of a request. A longer one has failed.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Interval at which the results are read while they are waited for.
+const CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Local ports of requests: Linux' default range for connections, in which no program listens.
 const PORTS: RangeInclusive<u16> = 32768..=60999;
@@ -45,6 +49,13 @@ pub struct Failure {
     pub first: Duration,
     /// From the start of the measurement to the last of them.
     pub last: Duration,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.first.as_secs_f64(), self.last.as_secs_f64());
+        write!(f, "{} failed requests, {first:.1} to {last:.1} s after the change: {}", self.count, self.error)
+    }
 }
 
 /// Load that continues until it is stopped or dropped.
@@ -88,6 +99,27 @@ impl Load {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until the last `number` requests have all succeeded.
+    ///
+    /// A node's kube-proxy can be behind that of another node by a second. Until it has the rules of a new Service, it
+    /// refuses a share of the requests.
+    ///
+    /// # Errors
+    /// When the deadline passes; the error contains the last failure.
+    pub async fn wait_for_successes(&self, number: usize, deadline: Duration) -> Result<()> {
+        let end = Instant::now() + deadline;
+        while !all_succeeded(&self.requests(), number) {
+            if Instant::now() > end {
+                let requests = self.requests();
+                let last = requests.iter().rev().find_map(|request| request.response.as_ref().err());
+                let last = last.map_or("no failure", String::as_str);
+                bail!("not {number} successful requests in a row in {} s: {last}", deadline.as_secs());
+            }
+            sleep(CHECK_PERIOD).await;
+        }
+        Ok(())
+    }
+
     /// Returns the number of finished requests that were sent since a time, and the number of those that failed.
     pub fn count_since(&self, start: Instant) -> (usize, usize) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,6 +139,10 @@ impl Load {
         let failed = requests.iter().filter(|request| request.sent >= start && request.response.is_err());
         failed.map(|request| request.sent).max()
     }
+}
+
+fn all_succeeded(requests: &[Request], number: usize) -> bool {
+    requests.len() >= number && requests.iter().rev().take(number).all(|request| request.response.is_ok())
 }
 
 fn failures(requests: &[Request], start: Instant) -> Vec<Failure> {
@@ -172,6 +208,25 @@ mod tests {
         let first: BTreeSet<u16> = PORTS.map(|_| ports.next()).collect();
         assert_eq!(first, PORTS.collect());
         assert_eq!(ports.next(), *PORTS.start());
+    }
+
+    #[test]
+    fn requests_before_the_last_failure_are_not_successes_in_a_row() {
+        let request = |is_ok: &bool| {
+            let response = if *is_ok { Ok(String::new()) } else { Err("refused".to_owned()) };
+            Request { sent: Instant::now(), response }
+        };
+        for (results, expected) in [
+            (&[] as &[bool], false),
+            (&[true], false),
+            (&[true, true], true),
+            (&[false, true, true], true),
+            (&[true, true, false], false),
+            (&[true, false, true], false),
+        ] {
+            let requests: Vec<Request> = results.iter().map(request).collect();
+            assert_eq!(all_succeeded(&requests, 2), expected, "{results:?}");
+        }
     }
 
     #[test]

@@ -33,6 +33,9 @@ const BROKEN: &str = "#!/bin/sh\nexit 1\n";
 /// The number of clients, each of which sends ten requests per second.
 const CLIENTS: u32 = 4;
 
+/// The number of successful requests in a row from which on all nodes serve: they are spread over the nodes at random.
+const SUCCESSES: usize = 40;
+
 /// Maximum duration of a step, on a machine that is busy with other programs.
 const DEADLINE: Duration = Duration::from_secs(180);
 
@@ -119,11 +122,15 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     let server = web.wait_for_response(DEADLINE).await?;
     report(&format!("{SERVERS} servers respond at {server}, the load balancer of their Service"));
     let load = Load::start(server, PATH, CLIENTS, Duration::from_millis(100));
+    load.wait_for_successes(SUCCESSES, DEADLINE).await.context("wait until all nodes serve")?;
     let update = Instant::now();
     web.update(images::AGNHOST).await?;
     web.wait_for_rollout(DEADLINE).await.context("roll the Deployment")?;
     let (requests, failed) = load.count_since(update);
     report(&format!("the Deployment was updated; {failed} of {requests} requests failed"));
+    for failure in load.failures_since(update) {
+        println!("          {failure}");
+    }
     ensure!(requests > 0 && failed == 0, "{failed} of {requests} requests failed during the update");
     cluster.check_route_to_balancer(server.ip())?;
     web.wait_for_response(DEADLINE).await?;

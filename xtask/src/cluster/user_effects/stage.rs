@@ -137,11 +137,7 @@ impl<'a> Stage<'a> {
     /// Prints the failed requests since the change, by their errors.
     fn print_failures(&self, start: Instant) {
         for failure in self.load.iter().flat_map(|load| load.failures_since(start)) {
-            let (first, last) = (failure.first.as_secs_f64(), failure.last.as_secs_f64());
-            println!(
-                "  {} failed requests, {first:.1} to {last:.1} s after the change: {}",
-                failure.count, failure.error
-            );
+            println!("  {failure}");
         }
     }
 
