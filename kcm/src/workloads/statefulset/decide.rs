@@ -376,7 +376,7 @@ impl PlanInput<'_> {
         with_wrong_owners.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
     }
 
-    /// Returns the first ordinal that is updated.
+    /// Returns the lowest ordinal that an update may change.
     fn first_updated(&self) -> i64 {
         i64::from(self.set.start) + i64::from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition).max(0))
     }

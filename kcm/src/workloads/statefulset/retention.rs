@@ -21,7 +21,8 @@ pub struct PossibleOwners<'a> {
 pub struct Verdict {
     /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Another controller manages the claim, so the policy cannot be applied.
+    /// The policy cannot be applied, because the claim has another controller, or a previous StatefulSet or pod with
+    /// the same name as an owner.
     pub foreign: bool,
 }
 
