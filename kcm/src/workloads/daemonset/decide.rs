@@ -49,8 +49,8 @@ impl Plan {
 
 /// Returns the nodes whose pods are created in one attempt, in order.
 ///
-/// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node
-/// whose pod is refused does not block all others.
+/// An attempt ends with the first refusal. The next one begins with another node, so that one node whose pod is refused
+/// does not block all others. `refused` is the number of attempts that were refused in a row.
 pub fn attempt_order(mut nodes: Vec<Str>, refused: usize) -> Vec<Str> {
     let first = refused % nodes.len().max(1);
     nodes.rotate_left(first);

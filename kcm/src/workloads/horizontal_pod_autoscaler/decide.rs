@@ -105,7 +105,8 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// Returns the tolerances: relative deviations of metrics from their targets up to which the target is not scaled.
+/// Returns the tolerances: relative deviations of metrics from their target values up to which the workload is not
+/// scaled.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);
@@ -118,7 +119,8 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleSource {
-    /// No source: a user scaled the target to zero, which disables the autoscaler.
+    /// No source, which disables the autoscaler: a user scaled the target to zero; or the autoscaler did, and the spec
+    /// no longer has a metric that exists without pods.
     Disabled,
     /// A bound of the spec, with the reason.
     Bound(i32, &'static str),
@@ -316,7 +318,8 @@ pub struct CombinedProposal {
     pub wanted: Option<(i32, String)>,
     /// The measured values.
     pub statuses: Vec<MetricStatus>,
-    /// The failures of metrics, even if they do not prevent a decision; or that no metric is set.
+    /// The number of failed metrics and the first failure, even if they do not prevent a decision; or the message that
+    /// no metric is set.
     pub error: Option<String>,
     /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,

@@ -37,7 +37,7 @@ pub struct View<'a> {
     pub settled: &'a HashSet<Uid>,
     /// Failures before this reconcile.
     pub backoff: Backoff,
-    /// The cache contains all earlier deletions by this process.
+    /// The cache contains all known deletions (see [`runtime::handover::Handover::observe`]).
     pub are_deletions_cached: bool,
     /// The current time.
     pub now: Timestamp,
