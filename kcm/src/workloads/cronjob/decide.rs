@@ -15,8 +15,8 @@ const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 /// Number of due runs above which the user gets a warning.
 const MAX_FEW_RUNS: i64 = 100;
 
-/// The approximate number of runs that were due since the last started run. If several were due, all except the last
-/// are missed.
+/// The approximate number of runs that were due since [`ScheduleState::since`]. If several were due, all except the
+/// last are missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedRuns {
     /// None or one is due.

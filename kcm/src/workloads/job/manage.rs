@@ -175,7 +175,7 @@ impl View<'_> {
         pods.sort_by_cached_key(|pod| exact_rank(pod));
         let mut surplus = Vec::new();
         if self.job.is_indexed() {
-            // Surplus are the pods without a valid index, and all pods of an index except the last in the order of
+            // The surplus: pods without a valid index, and all pods of an index except the last in the order of
             // deletion.
             let mut served = HashSet::new();
             let mut kept = Vec::with_capacity(pods.len());
@@ -259,13 +259,13 @@ impl View<'_> {
     }
 }
 
-/// Maximum delay for writing counts while pods start or run: the time over which syncs are coalesced, too. Upstream:
-/// pkg/controller/job, SyncJobBatchPeriod.
+/// Maximum delay for writing counts while pods start or run; equal to the time over which syncs are coalesced.
+/// Upstream: pkg/controller/job, SyncJobBatchPeriod.
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Written immediately are
-/// a new start time, the counts when all pods are ready or have ended, and the loss of a ready pod. Other changes are
-/// delayed, for example by pods that start, that are being deleted, or that end while others run.
+/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. These are written
+/// immediately: a new start time; the counts when all pods are ready or have ended; the loss of a ready pod. All other
+/// changes are delayed: pods that start, are being deleted, or end while others run.
 fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

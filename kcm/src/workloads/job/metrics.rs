@@ -188,7 +188,8 @@ impl JobMetrics {
         }
     }
 
-    /// Records that a finished pod with the tracking finalizer was added, or that it lost the finalizer or was deleted.
+    /// Records that a pod with the tracking finalizer finished, or that a finished one lost the finalizer or was
+    /// deleted.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         let is_held = |pod: &Pod| pod.is_terminal() && has_finalizer(pod);
         let (was, is) = (change.old.is_some_and(|pod| is_held(pod)), change.new.is_some_and(|pod| is_held(pod)));

@@ -113,7 +113,7 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 /// Written immediately: changed conditions; lost and newly available pods, on which a Deployment acts; the deletion of
 /// the last active pod of a set that is scaled to zero; and each change while all pods are available and none is
 /// terminating, for which users and tools wait after a rollout. Changes that occur during a write are combined in the
-/// next one.
+/// next one. Gains after a loss may wait longer (see `StatusDebouncer::wait_damped`).
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let available_change = available_change(set, status);

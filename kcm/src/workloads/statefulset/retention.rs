@@ -21,8 +21,8 @@ pub struct PossibleOwners<'a> {
 pub struct Verdict {
     /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
-    /// The policy cannot be applied, because the claim has another controller, or a previous StatefulSet or pod with
-    /// the same name as an owner.
+    /// The policy would delete the claim at some time, but cannot be applied: the claim is owned by another controller,
+    /// or by a previous StatefulSet or pod with the same name.
     pub foreign: bool,
 }
 
