@@ -43,8 +43,8 @@ pub struct ScheduleState {
     pub missed: MissedRuns,
 }
 
-/// Parses a CronJob's schedule in its time zone, or in this process's if it has none. A schedule that contains a time
-/// zone is used unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
+/// Parses a CronJob's schedule in its time zone, or in this process's if it has none or an unknown one. A schedule that
+/// contains a time zone is used unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
 pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))

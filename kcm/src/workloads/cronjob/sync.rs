@@ -208,10 +208,10 @@ impl CronJobs {
         })
     }
 
-    /// Creates the Job of a run that is due, unless the run must not start or its Job was just refused. If the Job
-    /// exists already, but is missing in the status, it is added to the active list, even if it has finished: an
-    /// earlier process ended after it had created the Job and before it wrote the status. The next reconcile records
-    /// that the Job has finished.
+    /// Creates the Job of a run that is due, unless the run must not start or the same attempt was refused and its
+    /// backoff has not ended. If the Job exists already, but is missing in the status, it is added to the active list,
+    /// even if it has finished: an earlier process ended after it had created the Job and before it wrote the status.
+    /// The next reconcile records that the Job has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,

@@ -216,9 +216,9 @@ pub fn status(
     status
 }
 
-/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's. Counts
-/// that change during a rollout are delayed. The end of the rollout, an unexpected loss of a pod, and all other fields
-/// are written immediately.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
+/// Changed counts are delayed, except at the end of a rollout and after an unexpected loss of a pod. These, and all
+/// other fields, are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = DaemonSetStatus {

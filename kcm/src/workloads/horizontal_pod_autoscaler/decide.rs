@@ -119,8 +119,8 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleSource {
-    /// No source, which disables the autoscaler: a user scaled the target to zero; or the autoscaler did, and the spec
-    /// no longer has a metric that exists without pods.
+    /// No source, which disables the autoscaler: the target has no pods, and either the autoscaler did not scale it to
+    /// zero (gate HPAScaleToZero), or the minimum is zero and no metric exists without pods.
     Disabled,
     /// A bound of the spec, with the reason.
     Bound(i32, &'static str),
@@ -316,7 +316,7 @@ pub struct CombinedProposal {
     /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision, or no metric is
     /// set.
     pub wanted: Option<(i32, String)>,
-    /// The measured values.
+    /// The measured values; [`MetricStatus::unknown`] for a failed metric.
     pub statuses: Vec<MetricStatus>,
     /// The number of failed metrics and the first failure, even if they do not prevent a decision; or the message that
     /// no metric is set.

@@ -87,7 +87,7 @@ pub(super) struct Groups<'a> {
     pub unready: Vec<&'a str>,
     /// Pods without samples.
     pub missing: Vec<&'a str>,
-    /// Pods that are being deleted or failed.
+    /// Failed pods, and pods that are being deleted.
     pub ignored: Vec<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Backoff of the replacement of failed pods: ten seconds, doubled by each failure, ten minutes at most.
+//! Backoff of the replacement of failed pods: ten seconds, doubled by each further failure, ten minutes at most.
 
 use std::sync::Arc;
 

@@ -73,7 +73,7 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The conditions under which pods are created.
+/// The inputs of the creation of pods.
 struct Creation<'a> {
     need: Need,
     /// The PodGroup of the pods.

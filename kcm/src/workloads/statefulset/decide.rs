@@ -41,7 +41,7 @@ pub struct Defects {
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,
-    /// A claim has another controller, so that the retention policy cannot be applied to it.
+    /// The retention policy cannot be applied to a claim: see [`super::retention::Verdict::foreign`].
     pub conflict: bool,
     /// The pod lacks the label with its name, or a volume of its ordinal.
     pub pod: bool,
