@@ -193,7 +193,7 @@ impl Scheduling {
             template.as_ref().filter(|name| !name.is_empty()).is_none_or(|name| found["name"] == name.as_str())
         };
         let Some(template) = templates.iter().find(is_named) else {
-            debug!(job = %key, "the parent's Workload does not have the requested PodGroupTemplate; pods are not grouped");
+            debug!(job = %key, "the parent's Workload lacks the requested PodGroupTemplate; pods are not grouped");
             return Ok(ungrouped);
         };
         let group = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;
