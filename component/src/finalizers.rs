@@ -30,7 +30,11 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
         "volumeattributesclass-protection-controller",
         "once no volume and no claim refers to the class",
     ),
-    ("batch.kubernetes.io/job-tracking", "job-controller", "once the pod is counted in its Job's status"),
+    (
+        "batch.kubernetes.io/job-tracking",
+        "job-controller",
+        "once the pod is recorded in its Job's status, or no Job will count it",
+    ),
     (
         "service.kubernetes.io/load-balancer-cleanup",
         "service-lb-controller (cloud-controller-manager)",

@@ -54,7 +54,8 @@ impl CreationGate {
     }
 
     /// Records that the API server refused a creation because the namespace is terminating. The gate stays closed until
-    /// the cache no longer contains the namespace, or contains another one with its name.
+    /// the cache no longer contains the namespace, or contains another one with its name. If the cache does not contain
+    /// the namespace at this time, the gate stays closed until it does.
     pub fn close(&self, namespace: &Str) {
         let uid = self.namespaces.get(&ObjectKey::new("", namespace.clone())).map(|record| record.meta.uid.clone());
         lock(&self.refused).insert(namespace.clone(), uid);

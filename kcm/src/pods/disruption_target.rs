@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_is_set_once_and_for_the_evicted_pod() {
+    fn condition_is_set_only_once_and_only_for_the_evicted_pod() {
         for (before, written, moved) in [
             (None, true, true),
             (Some(("False", "why")), true, true),

@@ -5,7 +5,8 @@ use kinds::{Kind, Pod};
 use runtime::children::{Urgency, owner_of};
 use runtime::store::Change;
 
-/// Returns the old and new owners of kind `K` of a changed pod, each with its urgency.
+/// Returns the old and new owners of kind `K` of a changed pod, each with its urgency. An owner that did not change is
+/// left out if controllers of workloads do not read the changed fields.
 pub fn owners_of_pod<K: Kind>(change: &Change<'_, Pod>) -> Vec<(ObjectKey, Urgency)> {
     let owner = |pod: &std::sync::Arc<Pod>| owner_of::<K>(&pod.meta);
     let (before, after) = (change.old.and_then(owner), change.new.and_then(owner));

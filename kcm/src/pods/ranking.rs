@@ -67,13 +67,14 @@ fn rough_age(since: Time, now: Timestamp) -> RoughAge {
         .then(|| u128::try_from(nanos).ok().filter(|nanos| *nanos > 0).map_or(0, |nanos| nanos.ilog2() + 1))
 }
 
-/// The place of a pod in the order of deletion, by its exact age: the smallest is deleted first.
+/// Position of a pod in the order of deletion, with exact ages. The smallest is deleted first.
 type ExactRank = (bool, Phase, bool, ExactAge, Reverse<i32>, Reverse<i32>, ExactAge, Uid);
 
 /// Unknown first, then young before old.
 type ExactAge = (bool, Reverse<i64>);
 
-/// Returns the order in which the surplus pods of a Job are deleted. Upstream: pkg/controller, ActivePods.
+/// Returns the position of a pod in the order in which the surplus pods of a Job are deleted. Upstream: pkg/controller,
+/// ActivePods.
 pub fn exact_rank(pod: &Pod) -> impl Ord + use<> {
     let age = |since: Time| (!since.is_zero(), Reverse(since.0));
     let rank: ExactRank = (

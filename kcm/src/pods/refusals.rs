@@ -132,7 +132,8 @@ impl Refusals {
         refusals.insert(key.clone(), refusal);
     }
 
-    /// Returns the number of attempts that were refused in a row.
+    /// Returns the number of attempts that were refused in a row. An attempt that created some of the children restarts
+    /// the count.
     pub fn count(&self, key: &ObjectKey) -> usize {
         self.lock().get(key).map_or(0, |refusal| usize::try_from(refusal.count).unwrap_or(usize::MAX))
     }

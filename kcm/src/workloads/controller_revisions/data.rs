@@ -22,7 +22,7 @@ impl Snapshot {
     /// Reads a workload from the API server's JSON.
     ///
     /// # Errors
-    /// When a field is missing. The API server always returns these fields.
+    /// When `metadata.uid` or `spec.template` is missing. The API server always returns both.
     pub fn read(mut workload: Value) -> Result<Self, String> {
         let meta = &workload["metadata"];
         let uid = Uid::parse(meta["uid"].as_str().ok_or("metadata.uid is missing")?);

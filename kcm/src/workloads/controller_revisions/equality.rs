@@ -1,4 +1,4 @@
-//! Compares templates in the data of revisions semantically, although their bytes differ.
+//! Compares templates in the data of revisions semantically, even if their bytes differ.
 //!
 //! Another version of the API server may write a new default into every template, or omit a zero value that was written
 //! before. Neither change may replace pods.

@@ -1,9 +1,9 @@
 //! The history of a workload's template as ControllerRevisions, shared by StatefulSets and DaemonSets.
 //!
-//! A revision's data is a patch that restores the template. After an upgrade or downgrade, this manager and upstream's
-//! find each other's revisions by the bytes of the patch. So `data` encodes the template as Go's JSON encoder does,
-//! from the JSON that the API server returns. The workload is read from the API server only if [`Memory`] does not
-//! contain its template. Upstream: pkg/controller/history.
+//! A revision's data is a patch that restores the template. After a change from upstream's manager to this one or back,
+//! each finds the other's revisions by the bytes of the patch. So `data` encodes the template as Go's JSON encoder
+//! does, from the JSON that the API server returns. The workload is read from the API server only if [`Memory`] does
+//! not contain its template. Upstream: pkg/controller/history.
 
 mod data;
 mod equality;
@@ -63,8 +63,9 @@ pub fn find_equal(sorted: &[Arc<ControllerRevision>], data: &[u8]) -> Option<Arc
     sorted.iter().rev().find(|revision| revision.data == wanted).cloned()
 }
 
-/// Returns the revisions beyond the history limit, oldest first. Revisions whose names are in `live` do not count and
-/// are kept. A negative limit keeps everything. Upstream: pkg/controller/statefulset, truncateHistory.
+/// Returns the revisions beyond the history limit, oldest first. Revisions whose names are in `live` do not count
+/// towards the limit, and are kept. A negative limit keeps everything. Upstream: pkg/controller/statefulset,
+/// truncateHistory.
 pub fn surplus(sorted: &[Arc<ControllerRevision>], live: &HashSet<Str>, limit: i32) -> Vec<Arc<ControllerRevision>> {
     let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
     let mut history: Vec<_> = sorted.iter().filter(|revision| !live.contains(&revision.meta.name)).cloned().collect();
@@ -88,21 +89,21 @@ struct Known {
 }
 
 impl Memory {
-    /// Returns the name of the remembered revision of a workload's template; `None` if the workload had another
-    /// template when its revision was remembered.
+    /// Returns the name of the recorded revision of a workload's template; `None` if no revision was recorded for this
+    /// workload and template.
     pub fn recall(&self, owner: &Meta, template: &Template) -> Option<Str> {
         let all = lock(&self.known);
         let known = all.get(&owner.key()).filter(|known| known.owner == owner.uid && known.template == *template);
         known.map(|known| known.revision.clone())
     }
 
-    /// Remembers the revision of a workload's template.
+    /// Records the revision of a workload's template.
     pub fn remember(&self, owner: &Meta, template: &Template, revision: &Str) {
         let known = Known { owner: owner.uid.clone(), template: template.clone(), revision: revision.clone() };
         lock(&self.known).insert(owner.key(), known);
     }
 
-    /// Forgets a deleted workload.
+    /// Removes the record of a deleted workload.
     pub fn forget(&self, key: &ObjectKey) {
         lock(&self.known).remove(key);
     }

@@ -91,7 +91,7 @@ impl History<'_> {
     }
 
     /// Returns the workload's revisions, oldest first. Matching revisions without a controller are adopted; `unmatched`
-    /// decides whether others are released. `K` is the workload's kind.
+    /// decides whether the workload's revisions that do not match are released. `K` is the workload's kind.
     ///
     /// # Errors
     /// When a revision could not be adopted or released.
@@ -213,7 +213,7 @@ impl History<'_> {
     /// Changes the number of a revision.
     ///
     /// # Errors
-    /// A conflict when the revision has changed, or another one has its name.
+    /// When a request fails. A conflict if the revision changes at the same time, or another one has its name.
     pub async fn renumber(
         &self,
         revision: &ControllerRevision,
@@ -232,7 +232,7 @@ impl History<'_> {
     /// Reads a revision from the API server.
     ///
     /// # Errors
-    /// A conflict when another one has its name.
+    /// When the read fails. A conflict if another one has its name.
     async fn read(&self, revision: &ControllerRevision) -> Result<ObjectResponse, WriteError> {
         let current = self.writer.get(&ControllerRevision::RESOURCE, &revision.meta.key()).await?;
         if current.meta()?.uid == revision.meta.uid {
@@ -249,7 +249,7 @@ impl History<'_> {
     /// Adds a label to a revision.
     ///
     /// # Errors
-    /// A conflict when the revision has changed, or another one has its name.
+    /// When a request fails. A conflict if the revision changes at the same time, or another one has its name.
     pub async fn label(&self, revision: &ControllerRevision, key: &str, value: &str) -> Result<(), WriteError> {
         let resource = &ControllerRevision::RESOURCE;
         let name = revision.meta.key();
@@ -263,7 +263,7 @@ impl History<'_> {
     /// Deletes a revision. Succeeds if it no longer exists, or another one has its name.
     ///
     /// # Errors
-    /// When the API server refuses the deletion.
+    /// When the request fails for another reason.
     pub async fn delete(&self, revision: &ControllerRevision) -> Result<(), WriteError> {
         match self.writer.delete(&ControllerRevision::RESOURCE, &revision.meta.key(), &revision.meta.uid).await {
             Err(error) if !error.is_object_deleted() => Err(error),

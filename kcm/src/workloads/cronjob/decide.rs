@@ -15,8 +15,8 @@ const MARGIN: SignedDuration = SignedDuration::from_millis(100);
 /// Number of due runs above which the user gets a warning.
 const MAX_FEW_RUNS: i64 = 100;
 
-/// The approximate number of runs that were due since the last started run. If several were due, all except the last
-/// are missed.
+/// The approximate number of runs that were due since [`ScheduleState::since`]. If several were due, all except the
+/// last are missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissedRuns {
     /// None or one is due.
@@ -43,8 +43,8 @@ pub struct ScheduleState {
     pub missed: MissedRuns,
 }
 
-/// Parses a CronJob's schedule in its time zone, or in this process's if it has none. A schedule that contains a time
-/// zone is used unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
+/// Parses a CronJob's schedule in its time zone, or in this process's if it has none or an unknown one. A schedule that
+/// contains a time zone is used unchanged. Upstream: pkg/controller/cronjob, formatSchedule.
 pub fn schedule(cron_job: &CronJob) -> Result<Schedule, ScheduleError> {
     let named = cron_job.time_zone.as_deref().filter(|_| !names_zone(cron_job)).and_then(zone);
     Schedule::parse(&cron_job.schedule, named.unwrap_or_else(TimeZone::system))

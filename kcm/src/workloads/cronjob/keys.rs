@@ -1,4 +1,4 @@
-//! Maps changes to CronJobs.
+//! Maps changes to the keys of the CronJobs that they affect.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -312,8 +312,8 @@ impl Wall {
 mod tests {
     use super::*;
 
-    /// Generated with upstream's library. Rows, separated by tabs: `next`, zone, schedule, a time, and the next three
-    /// due times; `parse`, a schedule as a Go string, and `ok` or the error.
+    /// Generated with upstream's library. The columns of a row are separated by tabs: either `next`, zone, schedule, a
+    /// time, and the next three due times; or `parse`, a schedule as a Go string, and `ok` or the error.
     const TABLE: &str = include_str!("schedule_table.tsv");
 
     #[test]

@@ -46,7 +46,7 @@ enum RunStart {
     Done,
     /// The namespace is being deleted: the CronJob is not requeued.
     NamespaceTerminating,
-    /// The same attempt was just refused: the next one is due after this delay.
+    /// The same attempt was refused, and its backoff has not ended: the next attempt is due after this delay.
     Refused(Duration),
 }
 
@@ -107,7 +107,7 @@ impl CronJobs {
         let existing = jobs.iter().map(|job| &**job);
         let existing = existing.filter(|job| !job.meta.is_deleting() && !listed.contains(&job.meta.uid));
         for job in decide::history(&cron_job, existing) {
-            // A failure is recorded as an event; the deletion is repeated with the next change.
+            // A failure is recorded as an event; the next reconcile repeats the deletion.
             self.delete(&cron_job, &job.meta, &mut status).await;
         }
         run
@@ -121,7 +121,8 @@ impl CronJobs {
     }
 
     /// Reads the CronJob from the API server if a running Job is missing in its active list. Returns false if the list
-    /// on the API server has the Job: then the key waits until the cache contains that version.
+    /// on the API server has the Job: then the key waits until the cache contains that version. Otherwise records an
+    /// event.
     async fn is_list_current(
         &self,
         key: &ObjectKey,
@@ -207,10 +208,10 @@ impl CronJobs {
         })
     }
 
-    /// Creates the Job of a run that is due, unless the run must not start or its Job was just refused. If the Job
-    /// exists already, but is missing in the status, it is added to the active list, even if it has finished: an
-    /// earlier process ended after it had created the Job and before it wrote the status. The next reconcile records
-    /// that the Job has finished.
+    /// Creates the Job of a run that is due, unless the run must not start or the same attempt was refused and its
+    /// backoff has not ended. If the Job exists already, but is missing in the status, it is added to the active list,
+    /// even if it has finished: an earlier process ended after it had created the Job and before it wrote the status.
+    /// The next reconcile records that the Job has finished.
     async fn start_run(
         &self,
         cron_job: &CronJob,

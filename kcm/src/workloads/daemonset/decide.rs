@@ -49,8 +49,8 @@ impl Plan {
 
 /// Returns the nodes whose pods are created in one attempt, in order.
 ///
-/// An attempt ends with the first refusal. Each attempt after a refusal begins with another node, so that one node
-/// whose pod is refused does not block all others.
+/// An attempt ends with the first refusal. The next one begins with another node, so that one node whose pod is refused
+/// does not block all others. `refused` is the number of attempts that were refused in a row.
 pub fn attempt_order(mut nodes: Vec<Str>, refused: usize) -> Vec<Str> {
     let first = refused % nodes.len().max(1);
     nodes.rotate_left(first);
@@ -216,9 +216,9 @@ pub fn status(
     status
 }
 
-/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's. Counts
-/// that change during a rollout are delayed. The end of the rollout, an unexpected loss of a pod, and all other fields
-/// are written immediately.
+/// Returns the maximum delay of a status write, from the time at which the status first differed from the set's.
+/// Changed counts are delayed, except at the end of a rollout and after an unexpected loss of a pod. These, and all
+/// other fields, are written immediately.
 pub fn delay(set: &DaemonSet, status: &DaemonSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = DaemonSetStatus {

@@ -8,7 +8,7 @@ use kinds::taint::{NO_EXECUTE, NO_SCHEDULE};
 use kinds::{Node, Pod, Str, Taint, Toleration};
 
 /// Tolerations of every daemon pod: these taints must neither evict the pod nor prevent its creation. The last one is
-/// only for pods of the host network. Upstream: pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
+/// only for pods that use the host network. Upstream: pkg/controller/daemon/util, AddOrUpdateDaemonPodTolerations.
 const ADDED: [Toleration<'static>; 7] = [
     Toleration::of("node.kubernetes.io/not-ready", NO_EXECUTE),
     Toleration::of("node.kubernetes.io/unreachable", NO_EXECUTE),

@@ -42,8 +42,8 @@ pub fn hash_of(revision: &ControllerRevision) -> &str {
     label(&revision.meta.labels, REVISION_HASH_LABEL).unwrap_or(&revision.meta.name)
 }
 
-/// Returns the old revisions beyond the limit, oldest first. Revisions of existing pods count and are kept. Upstream:
-/// pkg/controller/daemon, cleanupHistory.
+/// Returns the old revisions beyond the limit, oldest first. Revisions of existing pods count towards the limit, but
+/// are kept. Upstream: pkg/controller/daemon, cleanupHistory.
 pub fn surplus<'a>(
     old: &'a [Arc<ControllerRevision>],
     live: &HashSet<&str>,

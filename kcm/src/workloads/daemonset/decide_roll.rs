@@ -57,8 +57,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Returns the next step of a rolling update. This is called only if [`super::decide::manage`] finds neither surplus
-/// nor missing pods. Upstream: pkg/controller/daemon, rollingUpdate.
+/// Returns the next step of a rolling update. This is called only if [`super::decide::manage`] plans nothing, except
+/// on nodes that cannot be decoded. Upstream: pkg/controller/daemon, rollingUpdate.
 pub fn roll(set: &DaemonSet, places: &[Place], bounds: Bounds, revision: Revision<'_>, now: Timestamp) -> Plan {
     let available = |pod: &Arc<Pod>| is_available(pod, set.min_ready_seconds, now);
     // A node that should have no pod, and has none, does not count as unavailable.
@@ -124,7 +124,7 @@ fn surge<'a>(
             (Some(_), Some(_)) => surging += 1,
         }
     }
-    // Pods on nodes that should have none are deleted only if enough pods are available on the other nodes.
+    // Available pods on nodes that should have none are deleted only while enough other pods are available.
     misplaced.truncate(up.saturating_sub(bounds.desired));
     candidates.truncate(bounds.surge.saturating_sub(surging));
     create.extend(candidates);

@@ -22,7 +22,7 @@ impl UnknownNodes {
         Self(undecodable.into_iter().map(|key| key.name).collect())
     }
 
-    /// Returns true if the node is one of these.
+    /// Returns true if the newest state of the node cannot be decoded.
     pub fn contains(&self, node: &str) -> bool {
         self.0.contains(node)
     }

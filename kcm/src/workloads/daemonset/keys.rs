@@ -1,4 +1,4 @@
-//! Maps changes to DaemonSets.
+//! Maps changes to the keys of the DaemonSets that they affect.
 
 use std::sync::Arc;
 

@@ -35,7 +35,8 @@ impl TemplateRevisions {
 
 /// Reason to end a sync before it creates or deletes pods.
 pub enum Stop {
-    /// An object has changed since it was read, or this sync has changed it: the key is requeued with backoff.
+    /// An object has changed or was deleted since it was read, or this sync has changed it: the key is requeued with
+    /// backoff.
     Outdated,
     /// The creation of a revision was refused, and may be repeated after this delay.
     Refused(Duration),

@@ -50,6 +50,6 @@ pub struct Work<'a> {
     pub pods: Vec<Arc<Pod>>,
     /// Nodes whose newest states cannot be decoded. Set when the nodes are read, after the pods.
     pub unknown_nodes: UnknownNodes,
-    /// The cache contained all earlier deletions by this process when the pods were read from it.
+    /// The cache contained all known deletions when the pods were read from it (see [`Handover::observe`]).
     pub are_deletions_cached: bool,
 }

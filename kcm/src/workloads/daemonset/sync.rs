@@ -194,7 +194,7 @@ impl DaemonSets {
         }
     }
 
-    /// Creates, deletes and replaces pods, unless the cache lacks an earlier deletion by this process.
+    /// Creates, deletes and replaces pods, unless the cache lacks a known deletion.
     async fn act(&self, work: &Work<'_>, places: &[Place], known: &TemplateRevisions) -> ActionResult {
         if !work.are_deletions_cached {
             return ActionResult { again: Some(handover::RECHECK_DELAY), ..ActionResult::default() };
@@ -217,7 +217,7 @@ impl DaemonSets {
         let revision = known.revision(work.set);
         let now = (self.clock)();
         let backoff = self.with_backoff(work, |backoff| backoff.clone());
-        // The failed pods of these nodes are not deleted, so that no backoff grows.
+        // The failed pods of undecodable nodes are not deleted, so that the backoff of these nodes does not grow.
         let unknown = |node: &str| work.unknown_nodes.contains(node).then_some(UNKNOWN_NODES_RECHECK);
         let waits = |node: &str| unknown(node).or_else(|| backoff.remaining(node, now));
         let mut plan = decide::manage(work.set, places, revision, now, waits);
@@ -303,7 +303,8 @@ impl DaemonSets {
         self.control.recorder.event(&about(work.set), kind, reason, message);
     }
 
-    /// Creates a pod for each node with a slow start, unless the same attempt was just refused.
+    /// Creates a pod for each node with a slow start, unless the same attempt was refused and its backoff has not
+    /// ended.
     async fn create(
         &self,
         work: &Work<'_>,
@@ -401,9 +402,8 @@ impl DaemonSets {
     }
 }
 
-/// Delay after which a rolling update that is limited by an undecodable Node, or a failed pod on such a Node, is
-/// reconciled again: a change that makes the Node decodable requeues the DaemonSet only if it also changes the Node's
-/// fitness.
+/// Delay after which a DaemonSet is reconciled again if an undecodable Node limits its rolling update or has a failed
+/// pod. A change that makes the Node decodable requeues the DaemonSet only if it also changes the Node's fitness.
 const UNKNOWN_NODES_RECHECK: Duration = Duration::from_secs(60);
 
 /// Number of old revisions that are kept if the spec does not set it. The API server always sets a default.

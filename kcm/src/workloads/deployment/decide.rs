@@ -25,7 +25,7 @@ pub enum SyncMode {
     RollBack(i64),
     /// Its scale was changed: its sets are scaled in proportion.
     Resize,
-    /// Its pods are rolled out to the newest template.
+    /// Its newest template is rolled out to its pods.
     Rollout,
 }
 

@@ -88,7 +88,7 @@ pub fn synced_annotations(deployment: &Deployment, new: &ReplicaSet, next_revisi
     edits
 }
 
-/// Returns the changed annotations of an existing new set, empty if only its `minReadySeconds` differ; `None` if it
+/// Returns the changed annotations of an existing new set, empty if only its `minReadySeconds` differs; `None` if it
 /// needs no update. The write must also contain the Deployment's `min_ready_seconds`. Upstream:
 /// pkg/controller/deployment, getNewReplicaSet.
 pub fn new_set_update(deployment: &Deployment, sets: &Sets) -> Option<AnnotationEdits> {

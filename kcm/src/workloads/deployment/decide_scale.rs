@@ -40,7 +40,8 @@ impl Scale {
     }
 }
 
-/// Returns the event about a set with another scale. A set that was just created had 0.
+/// Returns the event about a change of a set's scale; `None` if it is the same. `from` is 0 if the set was just
+/// created.
 pub fn scaled_notice(set: &str, from: i32, to: i32) -> Option<Notice> {
     let direction = match to.cmp(&from) {
         Ordering::Greater => "up",
@@ -75,8 +76,8 @@ fn bounds(deployment: &Deployment) -> (i32, i32) {
     }
 }
 
-/// Returns the number of pods that a rolling update may add; 0 for another strategy. Upstream:
-/// pkg/controller/deployment/util, MaxSurge.
+/// Returns the number of pods that a rolling update may add; 0 for another strategy, or if a bound is invalid.
+/// Upstream: pkg/controller/deployment/util, MaxSurge.
 pub fn max_surge(deployment: &Deployment) -> i32 {
     bounds(deployment).0
 }
@@ -86,8 +87,8 @@ pub fn max_pods(deployment: &Deployment) -> i32 {
     deployment.replicas.saturating_add(max_surge(deployment))
 }
 
-/// Returns the number of pods that may be missing during a rolling update; 0 for another strategy. Upstream:
-/// pkg/controller/deployment/util, MaxUnavailable.
+/// Returns the number of pods that may be missing during a rolling update; 0 for another strategy, or if a bound is
+/// invalid. Upstream: pkg/controller/deployment/util, MaxUnavailable.
 pub fn max_unavailable(deployment: &Deployment) -> i32 {
     bounds(deployment).1.min(deployment.replicas)
 }
@@ -152,7 +153,7 @@ pub fn roll_new(deployment: &Deployment, sets: &Sets, new: &Arc<ReplicaSet>) -> 
     scale_to(deployment, new, target)
 }
 
-/// Returns the available pods of a set that should have `replicas`, without those that will be deleted.
+/// Returns the number of available pods of a set that should have `replicas`, without those that will be deleted.
 fn available(set: &ReplicaSet, replicas: i32) -> i32 {
     set.status.available_replicas.min(replicas)
 }
@@ -250,8 +251,9 @@ fn in_proportion(deployment: &Deployment, sets: &Sets) -> Vec<Scale> {
     active.into_iter().zip(targets).filter_map(|(set, target)| refreshed(deployment, set, target)).collect()
 }
 
-/// Returns the growth of a set that keeps its proportion of the Deployment; negative if it shrinks. Without the
-/// annotation, the existing pods are the base. Upstream: pkg/controller/deployment/util, getReplicaSetFraction.
+/// Returns the growth of a set that keeps its proportion of the Deployment; negative if it shrinks. Without
+/// [`MAX_REPLICAS`], the base is the number of pods in the Deployment's status. Upstream:
+/// pkg/controller/deployment/util, getReplicaSetFraction.
 pub fn share(deployment: &Deployment, set: &ReplicaSet) -> i32 {
     if deployment.replicas == 0 {
         return -set.replicas;

@@ -74,8 +74,8 @@ pub fn remove_condition(status: &mut DeploymentStatus, kind: &str) {
     status.conditions.retain(|condition| *condition.kind != *kind);
 }
 
-/// Seconds that a rollout may go without progress; `None` without a deadline. Upstream: pkg/controller/deployment/util,
-/// HasProgressDeadline.
+/// Returns the seconds that a rollout may go without progress; `None` without a deadline. Upstream:
+/// pkg/controller/deployment/util, HasProgressDeadline.
 pub fn progress_deadline(deployment: &Deployment) -> Option<i64> {
     deployment.progress_deadline_seconds.filter(|seconds| *seconds != i32::MAX).map(i64::from)
 }

@@ -1,4 +1,4 @@
-//! Maps changes to Deployments.
+//! Maps changes to the keys of the Deployments that they affect.
 
 use std::sync::Arc;
 

@@ -35,8 +35,7 @@ impl Sets {
         self.all().filter(|set| set.replicas > 0)
     }
 
-    /// Replaces the record with the same UID. A set that is not contained yet was just created, and becomes the new
-    /// one.
+    /// Replaces the record with the same UID. A set that is not contained yet becomes the new one.
     pub fn replace(&mut self, updated: Arc<ReplicaSet>) {
         match self.old.iter_mut().find(|set| set.meta.uid == updated.meta.uid) {
             Some(place) => *place = updated,

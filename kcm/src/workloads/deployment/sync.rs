@@ -52,7 +52,7 @@ pub struct Deployments {
 
 /// The reason why a reconcile ends early.
 enum Stop {
-    /// An object has changed since it was read: the key is requeued with backoff.
+    /// An object has changed or was deleted since it was read: the key is requeued with backoff.
     Outdated,
     /// The new ReplicaSet cannot be created: the namespace is being deleted.
     NamespaceTerminating,
@@ -144,7 +144,7 @@ impl Deployments {
         if work.noted != work.deployment.status {
             let written = self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await;
             written.unwrap_or_else(
-                |error| info!(%error, "failed to write the status of the Deployment after another failure"),
+                |error| info!(%error, "failed to write the status of a Deployment whose reconcile ended early"),
             );
         }
         match stop {

@@ -1,5 +1,5 @@
 //! Withdraws announced disruptions that did not happen: sets the condition `DisruptionTarget` of a pod to false if the
-//! pod still runs two minutes later.
+//! pod is neither being deleted nor finished two minutes after the condition became true.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl AnnouncedDisruptions {
     }
 }
 
-/// Returns the time for which an announcement remains valid; `None` if there is none.
+/// Returns the time for which an announcement remains valid, zero if it has expired; `None` without an announcement.
 pub fn remaining(pod: &Pod, now: jiff::Timestamp) -> Option<Duration> {
     let since = pod.disruption.as_ref()?.target_since.filter(|_| is_announced(pod))?;
     let due = i128::from(since.0) * 1_000_000_000 + VALIDITY.as_nanos() as i128;

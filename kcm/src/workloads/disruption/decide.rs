@@ -66,7 +66,7 @@ pub struct GrantedEvictions {
     pub recheck: Option<Duration>,
 }
 
-/// Sorts granted evictions by the state of their pods. An eviction is dropped if its pod is being deleted or no longer
+/// Groups granted evictions by the state of their pods. An eviction is dropped if its pod is being deleted or no longer
 /// exists. It is also dropped if the pod with this name was created after the eviction: such a pod replaces the evicted
 /// one, for example in a StatefulSet. Upstream: pkg/controller/disruption, buildDisruptedPodMap.
 ///

@@ -1,4 +1,4 @@
-//! Maps changes to budgets, and to pods with an announced disruption (condition `DisruptionTarget`).
+//! Maps changes to the keys of budgets, and of pods with an announced disruption (condition `DisruptionTarget`).
 
 use std::sync::Arc;
 
@@ -59,7 +59,8 @@ fn is_immediate(change: &Change<'_, PodDisruptionBudget>) -> bool {
     }
 }
 
-/// Returns true if the fields of a pod changed that budgets use: readiness, deletion, labels, owners, and UID.
+/// Returns true if a pod was created or deleted, or changed in a field that budgets use: readiness, deletion, labels,
+/// owners, or UID.
 pub fn affects_budgets(change: &Change<'_, Pod>) -> bool {
     let (Some(old), Some(new)) = (change.old, change.new) else { return true };
     (old.ready, old.meta.is_deleting(), &old.meta.labels, &old.meta.owners, &old.meta.uid)

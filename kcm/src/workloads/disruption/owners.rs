@@ -23,7 +23,7 @@ pub struct Owners {
 pub struct DesiredPods {
     /// The sum of the owners' scales.
     pub pods: i32,
-    /// Names of pods without an owner.
+    /// Names of pods without a controller.
     pub unmanaged: Vec<String>,
 }
 

@@ -126,7 +126,7 @@ impl Budgets {
                 }
                 Ok(then)
             }
-            // The eviction API wrote first: its record must not be lost.
+            // Another client wrote first, mostly the eviction API, whose record must not be lost.
             Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
             Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),

@@ -105,7 +105,8 @@ pub struct Gates {
     pub optimized_selectors: bool,
 }
 
-/// Returns the tolerances: relative deviations of metrics from their targets up to which the target is not scaled.
+/// Returns the tolerances: relative deviations of metrics from their target values up to which the workload is not
+/// scaled.
 pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates) -> Tolerances {
     let behavior = autoscaler.behavior.as_deref().filter(|_| gates.configurable_tolerance);
     let own = |tolerance: Option<f64>| tolerance.unwrap_or(usual);
@@ -118,7 +119,8 @@ pub fn tolerances(autoscaler: &HorizontalPodAutoscaler, usual: f64, gates: Gates
 /// The source of the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleSource {
-    /// No source: a user scaled the target to zero, which disables the autoscaler.
+    /// No source, which disables the autoscaler: the target has no pods, and either the autoscaler did not scale it to
+    /// zero (gate HPAScaleToZero), or the minimum is zero and no metric exists without pods.
     Disabled,
     /// A bound of the spec, with the reason.
     Bound(i32, &'static str),
@@ -314,9 +316,10 @@ pub struct CombinedProposal {
     /// The highest number of pods and its metric's name; `None` if failed metrics prevent a decision, or no metric is
     /// set.
     pub wanted: Option<(i32, String)>,
-    /// The measured values.
+    /// The measured values; [`MetricStatus::unknown`] for a failed metric.
     pub statuses: Vec<MetricStatus>,
-    /// The failures of metrics, even if they do not prevent a decision; or that no metric is set.
+    /// The number of failed metrics and the first failure, even if they do not prevent a decision; or the message that
+    /// no metric is set.
     pub error: Option<String>,
     /// The cause of the first failure is the autoscaler's spec.
     pub spec: bool,

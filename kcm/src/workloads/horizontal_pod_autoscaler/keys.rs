@@ -1,4 +1,4 @@
-//! Maps changes to autoscalers.
+//! Maps changes of autoscalers to their keys.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kinds::meta::ObjectKey;
 use runtime::queue::Queue;
 use runtime::store::{Change, Store};
 
-/// Enqueues changed autoscalers. With `generation`, a spec change is reconciled immediately (gate HPAGeneration).
+/// Enqueues the autoscalers with a relevant change (see [`relevant_key`]). `generation` is the gate HPAGeneration.
 pub fn subscribe(autoscalers: &Arc<Store<HorizontalPodAutoscaler>>, queue: &Arc<Queue<ObjectKey>>, generation: bool) {
     let queue = queue.clone();
     autoscalers.subscribe(move |change| {

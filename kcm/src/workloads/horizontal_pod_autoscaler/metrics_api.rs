@@ -133,7 +133,7 @@ pub fn resource_samples(response: &Value, resource: &str, container: &str) -> Re
     Ok(items(response).iter().filter_map(sample).collect())
 }
 
-/// Returns the samples of a metric of pods.
+/// Returns the samples of a metric of pods. A pod without a valid value is left out.
 ///
 /// # Errors
 /// When the response has no items.

@@ -39,12 +39,12 @@ use sync::{Autoscalers, Settings};
 /// Name of the event source.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// Request rate and burst, as multiples of other controllers' limits: each sync reads a scale and metrics. Upstream has
-/// several clients with a limit each.
+/// Request rate and burst, as multiples of other controllers' limits: each sync may read a scale and several
+/// metrics. Upstream has several clients, each with its own limit.
 const QPS_FACTOR: u16 = 25;
 const BURST_FACTOR: u32 = 10;
 
-/// Maximum age of responses of metrics APIs that are shared; samples are taken far less often.
+/// Maximum time for which syncs share a response of a metrics API; samples are taken far less often.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 /// The controller.

@@ -62,8 +62,8 @@ const DOWN_LIMIT: ConditionText =
     ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl Memory {
-    /// Records the current number as a recommendation if there is none, so that a restart of the process removes no
-    /// pods.
+    /// Records the current number as a recommendation if there is none, so that pods are not removed immediately after
+    /// a restart of the process.
     pub fn begin(&mut self, replicas: i32, now: Duration) {
         if self.recommendations.is_empty() {
             self.recommendations.push((replicas, now));

@@ -25,12 +25,12 @@ pub struct Sample {
 /// Measurements by the pods' names.
 pub type Samples = HashMap<String, Sample>;
 
-/// Relative deviations of a metric from its target up to which the target is not scaled.
+/// Relative deviations of a metric from its target value up to which the workload is not scaled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerances {
-    /// Below the target.
+    /// Below the target value.
     pub down: f64,
-    /// Above the target.
+    /// Above the target value.
     pub up: f64,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Groups<'a> {
     pub unready: Vec<&'a str>,
     /// Pods without samples.
     pub missing: Vec<&'a str>,
-    /// Pods that are being deleted or failed.
+    /// Failed pods, and pods that are being deleted.
     pub ignored: Vec<&'a str>,
 }
 
@@ -249,8 +249,8 @@ fn usage(samples: &Samples, goal: Goal<'_>, requests: &HashMap<&str, i64>) -> Re
 }
 
 /// Returns the number of pods that an object or external metric with a target value proposes (GetObjectMetricReplicas,
-/// GetExternalMetricReplicas). If `replicas`, the number of requested pods, is 0, this number is the ratio of the value
-/// to the target value, rounded up.
+/// GetExternalMetricReplicas). If `replicas`, the number of requested pods, is 0, the proposal is the ratio of the
+/// value to the target value, rounded up.
 ///
 /// # Errors
 /// When no pods exist although some are requested, and the value is not within the tolerances.

@@ -39,7 +39,8 @@ pub struct Settings {
     pub period: Duration,
     /// Default stabilization window of scaling down: the age up to which recommendations count.
     pub window: Duration,
-    /// Default tolerance: the relative deviation of a metric from its target up to which the target is not scaled.
+    /// Default tolerance: the relative deviation of a metric from its target value up to which the workload is not
+    /// scaled.
     pub tolerance: f64,
 }
 
@@ -196,7 +197,7 @@ impl Autoscalers {
         draft.set_observed(&autoscaler, current, metrics, gates);
         draft.status.desired_replicas = desired;
         self.counts.desired(key, desired);
-        // The target was scaled, even if the status cannot be written.
+        // The target has the desired scale even if the status cannot be written: the action is counted in any case.
         let unwritten = self.write(key, &autoscaler, draft).await.err();
         Ok(SyncResult {
             action: Action::of(current, desired),

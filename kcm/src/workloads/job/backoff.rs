@@ -1,4 +1,4 @@
-//! Backoff of the replacement of failed pods: ten seconds, doubled by each failure, ten minutes at most.
+//! Backoff of the replacement of failed pods: ten seconds, doubled by each further failure, ten minutes at most.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const FIRST: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum wait. Upstream: pkg/controller/job, MaxJobPodFailureBackOff.
 const MAX: SignedDuration = SignedDuration::from_mins(10);
 
-/// Failures of a Job since its last success that this process has observed.
+/// The failures that this process has observed since a Job's last success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Backoff {
     failures: i32,

@@ -1,6 +1,7 @@
 //! Claims the pods of a Job. An adoption also adds the tracking finalizer, and a release removes it.
 //!
-//! An adopted pod without the finalizer would never be counted, and a released pod with it could never be deleted.
+//! An adopted pod without the finalizer would never be counted. A released pod with it could not be deleted until
+//! [`super::orphans`] removes it.
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ pub struct ClaimResult {
     pub errors: Vec<String>,
 }
 
-/// Adopts and releases pods by the Job's selector. An adopted pod is claimed only once the cache contains it with its
-/// finalizer. Upstream: pkg/controller, PodControllerRefManager.
+/// Adopts and releases pods by the Job's selector. An adopted pod is not in the result of this call, but in that of
+/// the first call after the cache contains the adoption. Upstream: pkg/controller, PodControllerRefManager.
 pub async fn claim_pods(writer: &Writer, job: &Job, children: Vec<Arc<Pod>>) -> ClaimResult {
     let mut claimed = ClaimResult::default();
     let mut may_adopt: Option<Result<(), String>> = None;
@@ -77,7 +78,7 @@ pub fn untracking(pod: &Pod) -> Value {
     }})
 }
 
-/// Sends a patch of a pod; returns the resulting resourceVersion.
+/// Patches a pod. Returns the resulting resourceVersion, or `None` if the response cannot be decoded.
 pub async fn patch(writer: &Writer, pod: &Pod, patch: Value) -> Result<Option<u64>, WriteError> {
     let response = writer.patch(&Pod::RESOURCE, &pod.meta.key(), &patch).await?;
     Ok(response.meta().ok().map(|meta| meta.version))

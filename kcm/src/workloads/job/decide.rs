@@ -1,4 +1,4 @@
-//! Policy: the state of a Job: its pods by result, its indexes, and the condition that ends it.
+//! Policy: the state of a Job: its pods by result, its indexes, and the condition that announces its end.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -27,17 +27,17 @@ pub const SUSPENDED: &str = "Suspended";
 /// The input of a decision about a Job.
 #[derive(Debug, Clone)]
 pub struct View<'a> {
-    /// True if a Job that is suspended loses its start time.
+    /// True if a Job loses its start time when it is suspended.
     pub clears_start: bool,
     /// The Job.
     pub job: &'a Job,
-    /// Its pods, by index.
+    /// Its pods, sorted by index.
     pub pods: &'a [Arc<Pod>],
-    /// Pods that the cache still contains with a finalizer that was removed.
+    /// Pods that the cache still contains with the tracking finalizer, although it was removed.
     pub settled: &'a HashSet<Uid>,
     /// Failures before this reconcile.
     pub backoff: Backoff,
-    /// The cache contains all earlier deletions by this process.
+    /// The cache contains all known deletions (see [`runtime::handover::Handover::observe`]).
     pub are_deletions_cached: bool,
     /// The current time.
     pub now: Timestamp,
@@ -120,8 +120,8 @@ impl View<'_> {
         has_finalizer(pod) && !self.settled.contains(&pod.meta.uid)
     }
 
-    /// Returns true if a pod ended and is not in the Job's counters yet. The cache need not contain a pod that the status
-    /// records.
+    /// Returns true if a pod that ended or is being deleted is not in the Job's counters yet. The cache need not
+    /// contain a pod that the status records.
     pub fn has_uncounted(&self) -> bool {
         let recorded = self.job.status.uncounted.as_ref();
         recorded.is_some_and(|pods| !(pods.succeeded.is_empty() && pods.failed.is_empty()))
@@ -170,8 +170,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the pods that succeeded, and those that failed, without the pods that are counted or recorded already.
-    /// Upstream: pkg/controller/job, getNewFinishedPods.
+    /// Returns the pods that succeeded, and those that failed, without the pods that are counted or recorded already,
+    /// and without those that have no index of this Job. Upstream: pkg/controller/job, getNewFinishedPods.
     fn newly_ended(&self, uncounted: &UncountedPods) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
         let new = pods_where(self.pods, |pod| self.is_tracked(pod) && self.is_in_range(pod));
         let [recorded_successes, recorded_failures] =
@@ -277,7 +277,7 @@ impl View<'_> {
         (success.map(|message| condition(SUCCESS_CRITERIA_MET, "SuccessPolicy", &message, now)), deadline_in)
     }
 
-    /// Returns the reason if a pod's failure fails the whole Job.
+    /// Returns the condition's message if a pod's failure fails the whole Job.
     fn failing_pod(&self) -> Option<String> {
         let policy = Some(self.job.failure_policy.as_ref()?);
         self.pods.iter().filter(|pod| self.is_failed(pod)).find_map(|pod| policy::failure_verdict(policy, pod).fail_job)

@@ -82,7 +82,7 @@ impl Indexes {
         common
     }
 
-    /// Returns the first `count` indexes from zero to below `end` that the set lacks. The cost does not grow with
+    /// Returns the first `count` indexes in `0..end` that the set lacks. The cost does not grow with
     /// `end`. Upstream: pkg/controller/job, firstPendingIndexes.
     pub fn first_missing(&self, count: usize, end: i32) -> Vec<i32> {
         let beyond = (end, end);

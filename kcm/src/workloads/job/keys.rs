@@ -1,4 +1,4 @@
-//! Maps changes to Jobs, and to pods that lost their Job.
+//! Maps changes to the Jobs to reconcile, and to the pods that may have to lose the tracking finalizer.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use runtime::store::{Change, Store};
 use super::decide::has_finalizer;
 use super::orphans::OrphanKey;
 
-/// Enqueues the Jobs that changes affect. `orphans` receives pods that lost their Job, and Jobs whose pods have to lose
-/// the tracking finalizer.
+/// Enqueues the Jobs that changes affect. `orphans` receives the pods of [`may_be_orphan`] and the Jobs of
+/// [`jobs_to_release`].
 pub fn subscribe(
     jobs: &Arc<Store<Job>>,
     pods: &Arc<Store<Pod>>,
@@ -54,13 +54,14 @@ pub fn is_urgent(change: &Change<'_, Job>) -> bool {
 }
 
 /// Returns the Jobs whose pods have to lose the tracking finalizer: a Job that was deleted or replaced, and a Job that
-/// finished.
+/// has finished.
 pub fn jobs_to_release(change: &Change<'_, Job>) -> Vec<Arc<Job>> {
     let finished = change.new.filter(|new| new.is_finished());
     deleted(change).into_iter().chain(finished).cloned().collect()
 }
 
-/// Returns the old and new owners of a pod, unless the change does not matter to workload controllers.
+/// Returns the Jobs that control the pod before and after a change; none if the change does not matter to controllers
+/// of workloads.
 pub fn owners(change: &Change<'_, Pod>) -> Vec<ObjectKey> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && !old.differs_for_workloads(new)

@@ -15,8 +15,8 @@ use super::indexes::Indexes;
 use super::policy;
 use crate::pods::ranking::exact_rank;
 
-/// The largest number of pods created in one reconcile, or deleted because they are surplus. A Job that ends or is
-/// suspended has all its pods deleted in one. Upstream: pkg/controller/job, MaxPodCreateDeletePerSync.
+/// The largest number of pods created in one reconcile, or deleted because they are surplus. If a Job ends or is
+/// suspended, one reconcile deletes all its pods. Upstream: pkg/controller/job, MaxPodCreateDeletePerSync.
 pub const BURST: usize = 500;
 
 /// A pod to create.
@@ -67,13 +67,13 @@ pub enum SuspensionChange {
 /// The state of a Job after its pods were created or deleted.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The Job's status, without the counts of finished pods.
+    /// The Job's status; its counts of finished pods are still the old ones.
     pub status: JobStatus,
     /// The condition that announces the Job's end, or `Failed` once the status announces a failure.
     pub verdict: Option<Condition>,
     /// The status must be written.
     pub flush: bool,
-    /// Maximum delay of the status write if only counts of running pods changed.
+    /// Maximum delay for writing the counts of running pods; `None` if they did not change.
     pub counts: Option<Duration>,
     /// A change of suspension.
     pub suspension_change: Option<SuspensionChange>,
@@ -175,7 +175,8 @@ impl View<'_> {
         pods.sort_by_cached_key(|pod| exact_rank(pod));
         let mut surplus = Vec::new();
         if self.job.is_indexed() {
-            // The last pod of each index, in the order of deletion, stays.
+            // The surplus: pods without a valid index, and all pods of an index except the last in the order of
+            // deletion.
             let mut served = HashSet::new();
             let mut kept = Vec::with_capacity(pods.len());
             for pod in pods.into_iter().rev() {
@@ -231,7 +232,8 @@ impl View<'_> {
         outcome
     }
 
-    /// Sets the condition `Suspended` as the spec requests. Updates the start time to match.
+    /// Sets the condition `Suspended` as the spec requests. If it changes, a resumption sets the start time, and a
+    /// suspension deletes it if `clears_start` is true.
     fn apply_suspension(&self, outcome: &mut Outcome) {
         let conditions = &mut outcome.status.conditions;
         let (status, reason, message) = if self.job.suspend {
@@ -257,13 +259,13 @@ impl View<'_> {
     }
 }
 
-/// The delay of counts while pods start or run, equal to that of a sync. Upstream: pkg/controller/job,
-/// SyncJobBatchPeriod.
+/// Maximum delay for writing counts while pods start or run; equal to the time over which syncs are coalesced.
+/// Upstream: pkg/controller/job, SyncJobBatchPeriod.
 pub const COUNTS_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. Changes by pods that
-/// start, or that end while others run, are delayed. The start of a Job, the moment when all its pods are ready or have
-/// ended, and the loss of a ready pod are written immediately.
+/// Returns the maximum delay for writing counts of running pods; `None` if they did not change. These are written
+/// immediately: a new start time; the counts when all pods are ready or have ended; the loss of a ready pod. All other
+/// changes are delayed: pods that start, are being deleted, or end while others run.
 fn write_delay(was: &JobStatus, status: &JobStatus) -> Option<Duration> {
     let counts = |status: &JobStatus| (status.active, status.ready, status.terminating);
     if counts(was) == counts(status) {

@@ -30,13 +30,13 @@ const CREATIONS_HELP: &str = "The number of Pods created by the Job controller l
 /// The action of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncAction {
-    /// Pods were not managed.
+    /// The Job ends or is being deleted, or the cache lacks deletions: pods were not compared with the desired number.
     Reconciling,
-    /// The number of active pods was the desired one.
+    /// No pod had to be created or deleted.
     Tracking,
     /// There were too few pods.
     Created,
-    /// There were too many pods.
+    /// There were too many pods, or the Job is suspended.
     Deleted,
 }
 
@@ -47,7 +47,7 @@ pub enum Need {
     New,
     /// Other pods failed or are terminating.
     TerminatingOrFailed,
-    /// Other pods failed; terminating ones do not count.
+    /// Other pods failed, and the Job replaces only failed pods.
     Failed,
 }
 
@@ -128,8 +128,8 @@ impl JobMetrics {
         self.finished.add([("completion_mode", mode(job)), ("result", result), ("reason", reason.to_owned())]);
     }
 
-    /// Records the pods that a written status counts and the previous one did not. Upstream: pkg/controller/job,
-    /// recordJobPodFinished.
+    /// Records the pods and indexes that a written status counts and the previous one did not. Upstream:
+    /// pkg/controller/job, recordJobPodFinished.
     pub fn counted(&self, job: &Job, before: &JobStatus, after: &JobStatus) {
         let pods = |good, count: i32| {
             let labels = [("completion_mode", mode(job)), ("result", result(good))];
@@ -180,7 +180,7 @@ impl JobMetrics {
         }
     }
 
-    /// Records a change of a Job.
+    /// Records a new Job that another controller manages.
     pub fn job_changed(&self, change: &Change<'_, Job>) {
         let manager = change.new.filter(|_| change.old.is_none()).and_then(|new| new.managed_by.as_ref());
         if let Some(manager) = manager {
@@ -188,7 +188,8 @@ impl JobMetrics {
         }
     }
 
-    /// Records a change of a pod.
+    /// Records that a pod with the tracking finalizer finished, or that a finished one lost the finalizer or was
+    /// deleted.
     pub fn pod_changed(&self, change: &Change<'_, Pod>) {
         let is_held = |pod: &Pod| pod.is_terminal() && has_finalizer(pod);
         let (was, is) = (change.old.is_some_and(|pod| is_held(pod)), change.new.is_some_and(|pod| is_held(pod)));

@@ -68,7 +68,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     queues: &[QueueKeys::of("job", "Job"), QueueKeys::other("job_orphan_pod")],
     finalizers: &[Finalizer {
         name: "batch.kubernetes.io/job-tracking",
-        removed: "once the pod is counted in its Job's status",
+        removed: "once the pod is recorded in its Job's status, or no Job will count it",
     }],
     start,
     ..Descriptor::NONE

@@ -19,8 +19,8 @@ use runtime::write::Writer;
 use super::claim::{patch, untracking};
 use super::decide::has_finalizer;
 
-/// Delay of the next check of a pod whose Job only the API server has. If that Job is deleted before the cache contains
-/// it, its deletion does not requeue the pod.
+/// Delay of the next check of a pod whose Job exists on the API server but not in the cache. If that Job is deleted
+/// before the cache contains it, its deletion does not requeue the pod.
 pub const RECHECK_DELAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of remembered UIDs of deleted Jobs.
@@ -112,9 +112,9 @@ impl Orphans {
         failed.map_or(Ok(Outcome::Done), Err)
     }
 
-    /// Reads a pod again. Returns `None` if the pod no longer has the finalizer, or if the cache does not contain this
-    /// process's last write of the pod yet, which mostly is the release. In the second case the pod is requeued once
-    /// the cache contains the write.
+    /// Reads a pod again. Returns `None` if the pod no longer exists, or no longer has the finalizer. Also returns
+    /// `None` if the cache does not contain this process's last write of the pod yet, which is mostly the removal of
+    /// the finalizer: the pod is requeued once the cache contains that write.
     fn read_settled(&self, pod: &Pod) -> Option<Arc<Pod>> {
         let key = pod.meta.key();
         let current = self.pods.read_settled(&key, self.queue.waker(&OrphanKey::Pod(key.clone()))).current();
@@ -138,7 +138,7 @@ impl Orphans {
     }
 
     /// Returns true if a pod's controller is not a Job, is a Job that will count the pod, or is a Job that another
-    /// controller manages. Requeues the pod if only the API server has the Job.
+    /// controller manages. Requeues the pod if the Job exists on the API server but not in the cache.
     async fn is_needed(&self, pod: &Pod, controller: &OwnerRef) -> Result<bool, ReconcileError> {
         if (&*controller.kind, &*controller.api_version) != (Job::RESOURCE.kind, "batch/v1") {
             return Ok(true);

@@ -8,7 +8,7 @@ use super::indexes::Indexes;
 /// The result of a failure policy for a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyVerdict {
-    /// The reason if the whole Job fails.
+    /// The condition's message if the whole Job fails.
     pub fail_job: Option<String>,
     /// The failure counts towards the limits.
     pub counts: bool,
@@ -53,8 +53,8 @@ fn fits(codes: &ExitCodes, container: &str, code: i32) -> bool {
         && codes.within.is_some_and(|within| codes.values.contains(&code) == within)
 }
 
-/// Returns true if a pod counts as failed: it failed, or it is being deleted and the Job does not wait until deleted
-/// pods have ended. Upstream: pkg/controller/job, isPodFailed.
+/// Returns true if a pod counts as failed: it failed, or it is being deleted, has not succeeded, and the Job does not
+/// wait until deleted pods have ended. Upstream: pkg/controller/job, isPodFailed.
 pub fn is_failed(job: &Job, pod: &Pod) -> bool {
     use kinds::pod::Phase;
     pod.phase == Phase::Failed || !job.replace_only_failed && pod.meta.is_deleting() && pod.phase != Phase::Succeeded

@@ -58,7 +58,7 @@ pub struct Jobs {
     pub debouncer: StatusDebouncer,
     pub handover: Handover,
     pub refusals: Refusals,
-    /// True if a Job that is suspended loses its start time (gate MutableSchedulingDirectivesForSuspendedJobs).
+    /// True if a Job loses its start time when it is suspended (gate MutableSchedulingDirectivesForSuspendedJobs).
     pub clears_start: bool,
     /// Groups of pods (gate WorkloadWithJob).
     pub scheduling: Option<Scheduling>,
@@ -73,7 +73,7 @@ impl Reconcile for Jobs {
     }
 }
 
-/// The conditions under which pods are created.
+/// The inputs of the creation of pods.
 struct Creation<'a> {
     need: Need,
     /// The PodGroup of the pods.
@@ -215,8 +215,8 @@ impl Jobs {
         }
     }
 
-    /// Returns true if nothing is created for a Job now: its namespace is being deleted, or the same attempt was just
-    /// refused. After a refusal the key is requeued for the end of the backoff.
+    /// Returns true if nothing is created for a Job now: its namespace is being deleted, or the same attempt was
+    /// refused and its backoff has not ended. In the second case the key is requeued for the end of the backoff.
     fn is_postponed(&self, key: &ObjectKey, plan: &Plan, attempt: &Attempt) -> bool {
         if !self.control.gate.is_open(&key.namespace) {
             debug!("not creating pods: the namespace is being deleted");
@@ -303,8 +303,9 @@ impl Jobs {
         }
         let failure = self.release(key, &job, &release, &mut tracked).await;
         if failure.is_none() {
-            // Without a status write, this is the only record of failures that the failure policy ignores. Pods that
-            // keep their finalizer count as new failures in the next reconcile.
+            // Failures that the failure policy ignores may cause no status write: then they are recorded only here. If
+            // a removal fails, they are not: pods that keep their finalizer count as new failures in the next
+            // reconcile.
             self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
         }
         let moved = track::settle(&mut status, &tracked);
@@ -472,7 +473,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Creates pods with a slow start, unless the same attempt was just refused.
+    /// Creates pods with a slow start, unless nothing is created now ([`Creation::is_postponed`]).
     async fn create(
         &self,
         key: &ObjectKey,
@@ -532,7 +533,7 @@ impl Jobs {
         let control = &self.control;
         let fresh = match control.writer.get(&Job::RESOURCE, key).await {
             Err(error) if error.is_not_found() => {
-                // The watch will deliver the deletion of the Job, which requeues the key.
+                // The watch will deliver the deletion of the Job, which requeues the key earlier.
                 self.queue.add_after(key.clone(), handover::RECHECK_DELAY);
                 return Ok(Outcome::WaitingForCache);
             }
@@ -541,7 +542,7 @@ impl Jobs {
         let children = self.children(job);
         let missing = self.handover.compare(&self.jobs, &children).await?;
         control.consistency.wrote(key, &self.jobs, fresh.version);
-        // A pod that no longer exists was counted before it could be deleted.
+        // Such a pod lost its finalizer when it was counted, or must not be counted.
         self.remember(key, &job.meta.uid, |memory| {
             memory.settled.extend(missing.iter().map(|pod| pod.meta.uid.clone()));
         });

@@ -1,8 +1,8 @@
 //! Policy: counts a Job's finished pods. Each is counted exactly once, even if the process crashes at any time.
 //!
-//! A finished pod is first recorded in the status by its UID (or by its index), then loses its finalizer, then moves
-//! into a counter. In between, the record in the status shows that the pod was observed, and the finalizer shows that
-//! the pod is not in a counter yet.
+//! A finished pod is first recorded in the status by its UID, then loses its finalizer, then moves into a counter. A
+//! recorded pod with the finalizer is not in a counter yet; a recorded pod without it is moved into one. A success of
+//! an Indexed Job is recorded by its index instead: the number of these indexes is the counter.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const MAX_UNCOUNTED: usize = 500;
 /// The status to write, and the actions after the write.
 #[derive(Debug, Clone)]
 pub struct Account {
-    /// The status with everything that has to be counted.
+    /// The status in which the finished pods are recorded, [`MAX_UNCOUNTED`] at most.
     pub status: JobStatus,
     /// Set if the status must be written before any finalizer is removed: the maximum delay of that write and of the
     /// removals.
@@ -116,7 +116,8 @@ impl View<'_> {
         index_of(pod).filter(|index| *index < self.completions() && !indexed.before.has(*index))
     }
 
-    /// Returns true if a pod is needed only for counting. Upstream: pkg/controller/job, canRemoveFinalizer.
+    /// Returns true if a pod's finalizer may be removed once the pod is recorded. Upstream: pkg/controller/job,
+    /// canRemoveFinalizer.
     fn may_release(&self, indexed: Option<&IndexState>, decided: bool, pod: &Pod, failed: bool) -> bool {
         if self.job.meta.is_deleting() || decided || pod.phase == Phase::Succeeded {
             return true;

@@ -173,8 +173,8 @@ impl PodGc {
         }
     }
 
-    /// Marks the pod as failed, for controllers that count pods, and then deletes it without a grace period. Writes
-    /// nothing if the deletion would be refused: the pod may be running.
+    /// Marks the pod as failed unless it has ended, for controllers that count pods, and then deletes it without a
+    /// grace period. Writes nothing if the deletion would be refused: the pod may be running.
     async fn force_delete(&self, pod: &Pod, reason: Reason) -> Result<(), WriteError> {
         let key = pod.meta.key();
         self.writer.check_deletion(&key)?;

@@ -22,7 +22,7 @@ pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// The feature gates that the decisions depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Gates {
-    /// PodDeletionCost: the pods' annotation decides which of them are deleted first.
+    /// PodDeletionCost: the pods' annotation with the deletion cost is a criterion of the order of deletion.
     pub deletion_cost: bool,
     /// DeploymentReplicaSetTerminatingReplicas: the status has the number of terminating pods.
     pub terminating_replicas: bool,
@@ -111,8 +111,9 @@ fn failure_reason(active: usize, replicas: i32) -> &'static str {
 /// Returns the maximum delay of a status write, from the time at which `status` first differed from the set's status.
 ///
 /// Written immediately: changed conditions; lost and newly available pods, on which a Deployment acts; the deletion of
-/// the last active pod of a set that is scaled to zero; and, if all pods are available, the end of the last terminating
-/// pod, for which users and tools wait after a rollout. Changes that occur during a write are combined in the next one.
+/// the last active pod of a set that is scaled to zero; and each change while all pods are available and none is
+/// terminating, for which users and tools wait after a rollout. Changes that occur during a write are combined in the
+/// next one. Gains after a loss may wait longer (see `StatusDebouncer::wait_damped`).
 pub fn write_delay(set: &ReplicaSet, status: &ReplicaSetStatus) -> Duration {
     let was = &set.status;
     let available_change = available_change(set, status);

@@ -87,7 +87,7 @@ fn start<K: PodSet>(manager: &mut Manager, context: &Context) {
     gate.wake_on_new_namespace(&sets, &queue);
     let consistency = Arc::<Consistency>::default();
     let gates = &context.options.gates;
-    // These metrics are named after ReplicaSets: ReplicationControllers are not counted in them.
+    // The two metrics below are named after ReplicaSets: ReplicationControllers are not counted in them.
     let is_replica_set = K::CONTROLLER == ReplicaSet::CONTROLLER;
     let reconciler = Arc::new(PodSets {
         sets: sets.clone(),

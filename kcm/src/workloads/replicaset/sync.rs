@@ -52,7 +52,7 @@ struct Work<'a, K> {
     active: Vec<Arc<Pod>>,
     /// Number of the set's pods that are being deleted and have not ended.
     terminating: usize,
-    /// The cache contained all earlier deletions by this process when the pods were read from it.
+    /// The cache contained all known deletions when the pods were read from it (see [`Handover::observe`]).
     are_deletions_cached: bool,
 }
 

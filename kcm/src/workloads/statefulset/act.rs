@@ -225,7 +225,7 @@ impl<'a> Work<'a> {
         put
     }
 
-    /// Sets the labels and volumes of a pod's ordinal.
+    /// Sets the labels and volumes that a pod has because of its ordinal.
     async fn put_identity(&self, member: &Member) -> Outcome {
         let ordinal = member.ordinal;
         let key = member.pod.meta.key();

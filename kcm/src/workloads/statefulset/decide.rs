@@ -41,7 +41,7 @@ pub struct Defects {
     pub claims: bool,
     /// A claim has wrong owners.
     pub owners: bool,
-    /// A claim has another controller, so that the retention policy cannot be applied to it.
+    /// The retention policy cannot be applied to a claim: see [`super::retention::Verdict::foreign`].
     pub conflict: bool,
     /// The pod lacks the label with its name, or a volume of its ordinal.
     pub pod: bool,
@@ -376,7 +376,7 @@ impl PlanInput<'_> {
         with_wrong_owners.map(|member| Step::Repair((*member).clone(), Defects { owners: true, ..Defects::default() }))
     }
 
-    /// Returns the first ordinal that is updated.
+    /// Returns the lowest ordinal that an update may change.
     fn first_updated(&self) -> i64 {
         i64::from(self.set.start) + i64::from(self.set.rolling.as_ref().map_or(0, |rolling| rolling.partition).max(0))
     }

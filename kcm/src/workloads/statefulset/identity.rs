@@ -50,7 +50,7 @@ pub fn revision(pod: &Pod) -> &str {
     label(&pod.meta.labels, REVISION_LABEL).unwrap_or_default()
 }
 
-/// Returns the labels of the pod with an ordinal.
+/// Returns the labels with a pod's name and its ordinal.
 pub fn labels(set: &StatefulSet, ordinal: i32) -> Vec<(&'static str, String)> {
     vec![(NAME_LABEL, pod_name(set, ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }

@@ -1,4 +1,4 @@
-//! Maps changes to StatefulSets.
+//! Maps changes to the keys of the StatefulSets that they affect.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
 }
 
 /// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready, so that a
-/// change of readiness is urgent.
+/// change of readiness or phase is urgent.
 pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool) -> Vec<(ObjectKey, Urgency)> {
     let mut keys = owners_of_pod::<StatefulSet>(change);
     let is_step = matches!((change.old, change.new), (Some(old), Some(new))

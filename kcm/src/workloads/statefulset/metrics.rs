@@ -14,7 +14,7 @@ use runtime::store::Store;
 
 use super::decide::max_unavailable;
 
-/// Numbers of unavailable pods, by StatefulSet, as counted during its last rolling update.
+/// Numbers of unavailable pods by StatefulSet, as last counted.
 #[derive(Debug, Default)]
 pub struct Unavailable(Mutex<HashMap<ObjectKey, usize>>);
 

@@ -21,7 +21,8 @@ pub struct PossibleOwners<'a> {
 pub struct Verdict {
     /// Set these owners.
     pub owners: Option<Vec<OwnerRef>>,
-    /// Another controller manages the claim, so the policy cannot be applied.
+    /// The policy would delete the claim at some time, but cannot be applied: the claim is owned by another controller,
+    /// or by a previous StatefulSet or pod with the same name.
     pub foreign: bool,
 }
 

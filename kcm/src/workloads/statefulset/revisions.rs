@@ -22,8 +22,8 @@ pub enum RevisionSearch {
 }
 
 impl StatefulSets {
-    /// Returns the revisions of a StatefulSet; `sorted` are its revisions, oldest first. Upstream:
-    /// pkg/controller/statefulset, getStatefulSetRevisions.
+    /// Returns the current and the newest revision of a StatefulSet; `sorted` are all its revisions, oldest first.
+    /// Upstream: pkg/controller/statefulset, getStatefulSetRevisions.
     pub(super) async fn resolve(
         &self,
         set: &StatefulSet,

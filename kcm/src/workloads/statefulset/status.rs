@@ -178,8 +178,8 @@ fn report_block(
 }
 
 /// Returns the maximum delay of a status write, from the time at which `status` first differed from the set's status.
-/// Counts that change during an update or a scaling are delayed. The end of the update or scaling, an unexpected loss
-/// of a pod, and all other fields are written immediately.
+/// Counts that change during an update or a scaling, or only because pods are being deleted, are delayed. The end of
+/// the update or scaling, an unexpected loss of a pod, and all other fields are written immediately.
 pub fn delay(set: &StatefulSet, status: &StatefulSetStatus) -> Duration {
     let was = &set.status;
     let only_counts = StatefulSetStatus {

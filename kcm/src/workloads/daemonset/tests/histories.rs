@@ -59,7 +59,7 @@ impl Model {
         format!("v{}", self.version)
     }
 
-    /// Nodes that should have an available pod and have none.
+    /// Returns the number of nodes that should have an available pod and have none.
     fn down(&self) -> usize {
         let up = |place: &Place| place.pods.iter().any(|pod| !pod.meta.is_deleting() && is_available(pod, 0, now()));
         self.places().iter().filter(|place| place.runs() && !up(place)).count()

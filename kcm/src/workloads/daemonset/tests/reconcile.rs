@@ -56,7 +56,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// A controller in a cluster with these nodes, whose requests succeed, except those of the refused method.
+    /// A controller in a cluster with these nodes. Its requests succeed, except those with the method `refused`.
     pub(super) async fn new(
         set: DaemonSet,
         nodes: &[&str],
@@ -198,10 +198,10 @@ async fn successor_of_the_same_name_does_not_wait_for_writes_of_the_deleted_daem
     assert_ne!(bench.reconcile().await, Ok(Outcome::WaitingForCache));
 }
 
-/// If a DaemonSet is deleted during a reconcile, the watch handles the deletion before the reconcile remembers the
+/// If a DaemonSet is deleted during a reconcile, the watch handles the deletion before the reconcile records the
 /// revision.
 #[tokio::test]
-async fn last_reconcile_forgets_the_revision_of_a_deleted_daemonset() {
+async fn last_reconcile_removes_the_recorded_revision_of_a_deleted_daemonset() {
     let set = agent(7);
     let (meta, template) = (set.meta.clone(), set.template.clone().expect("a template"));
     let bench = Bench::new(set, &["node-1"], [owned("a")], "").await;

@@ -248,7 +248,7 @@ fn failed_pods_are_kept_for_the_backoff_of_their_node() {
 }
 
 #[test]
-fn backoff_doubles_up_to_15_minutes_and_is_forgotten() {
+fn backoff_doubles_up_to_15_minutes_and_expires() {
     let mut backoff = Backoff::default();
     let node = Str::from("node-1");
     let at = |seconds: i64| Timestamp::from_second(NOW + seconds).expect("in range");

@@ -100,7 +100,7 @@ async fn rolling_update_skips_the_pods_of_nodes_that_cannot_be_decoded() {
 }
 
 #[tokio::test]
-async fn failed_pods_of_undecodable_nodes_wait_and_get_no_second_pod() {
+async fn failed_pods_of_undecodable_nodes_are_kept_and_not_replaced() {
     let failed = |name: &str| on("node-1", ended(owned(name), Phase::Failed));
     for pods in [vec![failed("a")], vec![failed("a"), failed("b")]] {
         let mut set = agent(7);

@@ -46,7 +46,7 @@ fn history() -> impl Generator<Value = Vec<ClusterEvent>> {
 /// Syncs while all pods become ready, until the rollout is complete and a sync writes nothing.
 fn finish(cluster: &mut Cluster) {
     cluster.user_action(&UserAction::Pause(false));
-    // Each round except the last one changes the scale or the annotations of a set, and there are few sets.
+    // Each round except the last one writes a set or the status, and there are few sets.
     for _ in 0..200 {
         cluster.now.0 += 1;
         cluster.settle_pods();

@@ -1,4 +1,4 @@
-//! Mapping of changes to Deployments.
+//! The Deployments that a change affects.
 
 use std::sync::Arc;
 

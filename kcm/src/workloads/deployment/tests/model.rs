@@ -134,12 +134,12 @@ impl Cluster {
         }
     }
 
-    /// Pods that all sets together should have.
+    /// Returns the number of pods that all sets together should have.
     pub fn total(&self) -> i32 {
         self.sets.iter().map(|set| set.replicas).sum()
     }
 
-    /// Available pods that no write has removed.
+    /// Returns the number of available pods that no write has removed.
     pub fn safe(&self) -> i32 {
         self.sets.iter().map(|set| set.status.available_replicas.min(set.replicas)).sum()
     }

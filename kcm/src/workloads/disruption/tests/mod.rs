@@ -137,7 +137,7 @@ fn pod_created_after_an_eviction_is_not_the_evicted_one() {
 }
 
 #[test]
-fn granted_evictions_are_sorted_in_time_when_there_are_many() {
+fn granted_evictions_are_grouped_within_seconds_when_there_are_many() {
     let pods: Vec<Arc<Pod>> = (0..20_000).map(|number| pod(&format!("pod-{number}"), |_| {})).collect();
     let noted: Vec<(Str, Time)> = pods.iter().rev().map(|pod| (pod.meta.name.clone(), Time(NOW - 1))).collect();
     let started = CpuTime::now();

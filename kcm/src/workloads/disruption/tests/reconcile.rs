@@ -48,8 +48,8 @@ fn member(name: &str, owner: Option<&OwnerRef>, is_ready: bool) -> Pod {
     pod
 }
 
-/// The resources that the simulated API server serves: kinds with a scale, a kind without a scale, a kind with another
-/// scale, and a kind whose definition was created late.
+/// Returns the resources that the simulated API server serves: kinds with a scale, a kind without a scale, a kind with
+/// another scale, and a kind whose definition was created late.
 fn discovery_of(path: &str, has_late: bool) -> Value {
     let resource = |plural: &str, kind: &str, scale: Option<&str>| {
         let scale =
@@ -167,7 +167,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A controller whose status writes get `code`.
+    /// A controller whose status writes get the status code `code`.
     async fn new(budget: PodDisruptionBudget, caches: Caches, code: u16) -> Self {
         let written = Arc::<Mutex<Vec<BudgetStatus>>>::default();
         let (has_late, discoveries) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());

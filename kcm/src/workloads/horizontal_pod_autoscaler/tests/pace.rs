@@ -125,8 +125,8 @@ prop_compose! {
 
 proptest! {
     /// For any proposals, the number stays within the bounds. Without a `behavior` it at most doubles or grows to four,
-    /// and is not below recent recommendations. With one it never moves in a disabled direction, and grows in a period
-    /// by no more than a lone policy of pods allows.
+    /// and is not below recent recommendations. With one it never moves in a disabled direction. If scaling down is
+    /// disabled, it grows in a period by no more than a lone policy of pods allows.
     #[test]
     fn random_histories_keep_the_limits(
         up in any_rules(), down in any_rules(), has_rules in any::<bool>(),

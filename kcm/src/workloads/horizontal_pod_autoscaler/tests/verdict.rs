@@ -194,7 +194,7 @@ fn pod(app: &str, interner: &Interner) -> Arc<Pod> {
 }
 
 #[test]
-fn overlaps_are_found_by_any_selector_and_forgotten() {
+fn overlaps_are_found_by_any_selector_and_removed() {
     let (interner, overlaps) = (Interner::default(), Overlaps::default());
     let put = |name: &str, query: &str| {
         let selector = Selector::parse(&interner, query).expect("well-formed");

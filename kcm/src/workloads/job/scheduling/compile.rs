@@ -19,7 +19,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// The objects that the Job controller manages for a Job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mode {
-    /// No objects: the user named a PodGroup, or the Job's parent manages the scheduling.
+    /// No objects: the user named a PodGroup, or the Job has a parent that does not delegate the PodGroup to it.
     None,
     /// Workload and PodGroup, because the Job has no parent.
     Both,
@@ -40,8 +40,8 @@ pub fn mode(job: &Value) -> Mode {
     }
 }
 
-/// Returns true if a Job has never started. Objects are created only for such Jobs: a Job that started before the gate
-/// was enabled does not change.
+/// Returns true if a Job has never started and was never suspended. Objects are created only for such Jobs: a Job that
+/// started before the gate was enabled gets none.
 pub fn is_new(job: &Value, has_pods: bool) -> bool {
     let status = &job["status"];
     let has = |field: &str| status[field].as_i64().unwrap_or(0) != 0;
@@ -186,7 +186,8 @@ fn owner(job: &Value) -> Value {
     })
 }
 
-/// Returns the patch that changes the gang size of a Workload with one template, if it has another size.
+/// Returns the patch that sets the gang size of a Workload; `None` if the Workload has that size, no gang, or more than
+/// one template.
 pub fn workload_resize(workload: &Value, size: i64) -> Option<Value> {
     let templates = workload["spec"]["podGroupTemplates"].as_array().filter(|templates| templates.len() == 1)?;
     let mut templates = templates.clone();
@@ -194,7 +195,7 @@ pub fn workload_resize(workload: &Value, size: i64) -> Option<Value> {
     Some(json!({"spec": {"podGroupTemplates": templates}}))
 }
 
-/// Returns the patch that changes the gang size of a PodGroup, if it has another size.
+/// Returns the patch that sets the gang size of a PodGroup; `None` if the PodGroup has that size or no gang.
 pub fn group_resize(group: &Value, size: i64) -> Option<Value> {
     let mut policy = group["spec"]["schedulingPolicy"].clone();
     resize(&mut policy, size)?;

@@ -1,9 +1,9 @@
 //! Scheduling of a Job's pods as a group: its Workload and its PodGroup (gate WorkloadWithJob).
 //!
 //! The names of both objects are computed, so that no cache of all Workloads is needed: the objects are read from the
-//! API server when the Job's spec or its PodGroup has changed, and every [`MAX_AGE`] while pods are created or if the
-//! Job's parent may resize the PodGroup. A Job's *parent* is the object that controls the Job, for example a CronJob or
-//! a JobSet. Upstream: pkg/controller/job, job_scheduling_manager.go.
+//! API server when the Job's spec or its PodGroup has changed. If the last read is older than [`MAX_AGE`], they are
+//! also read when pods are created, or if the Job's parent may resize the PodGroup. A Job's *parent* is the object that
+//! controls the Job, for example a CronJob or a JobSet. Upstream: pkg/controller/job, job_scheduling_manager.go.
 
 mod compile;
 #[cfg(test)]
@@ -193,7 +193,7 @@ impl Scheduling {
             template.as_ref().filter(|name| !name.is_empty()).is_none_or(|name| found["name"] == name.as_str())
         };
         let Some(template) = templates.iter().find(is_named) else {
-            debug!(job = %key, "the parent's Workload has no such PodGroupTemplate; pods are not grouped");
+            debug!(job = %key, "the parent's Workload lacks the requested PodGroupTemplate; pods are not grouped");
             return Ok(ungrouped);
         };
         let group = self.ensure_pod_group(key, job, (&fresh, &workload, template), (is_new, !is_delegated)).await?;

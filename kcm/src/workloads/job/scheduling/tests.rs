@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The objects of an API server in JSON, by the last parts of their paths.
+/// The objects of an API server in JSON, by their resources.
 type Objects = Arc<Mutex<BTreeMap<String, Value>>>;
 
 /// Methods and paths.
@@ -274,7 +274,7 @@ async fn lagging_cache_causes_no_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_group_is_reported_and_closes_a_namespace_that_is_being_deleted() {
+async fn refused_group_is_reported_and_closes_the_gate_of_a_terminating_namespace() {
     let causes = json!({"causes": [{"reason": "NamespaceTerminating"}]});
     for (name, details, is_open) in [("quota", Value::Null, true), ("terminating namespace", causes, false)] {
         let bench = Bench::new().await;

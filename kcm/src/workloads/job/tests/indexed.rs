@@ -50,7 +50,7 @@ fn failed_pod_stays_until_its_index_has_another_one() {
             "1",
         ),
         ("released already", 1, vec![released(pod("a", Failed, 0, 0))], None, vec![], ""),
-        ("released, and the cache does not show it", 1, vec![pod("a", Failed, 0, 0)], Some("a"), vec![], ""),
+        ("released, and the cache does not contain that", 1, vec![pod("a", Failed, 0, 0)], Some("a"), vec![], ""),
         ("beyond the completions", 1, vec![pod("a", Failed, 4, 0)], None, vec![], ""),
         ("replaced", 1, vec![pod("a", Failed, 0, 0), pod("b", Running, 0, 1)], None, vec![], ""),
         ("succeeded since", 1, vec![pod("a", Failed, 0, 0), pod("b", Succeeded, 0, 1)], None, vec![], ""),

@@ -1,4 +1,5 @@
-//! Tables of Job decisions in upstream's cases, and random histories of a small model of the API server.
+//! Tables of Job decisions for upstream's cases, whole reconciles, and random histories of a small model of the API
+//! server.
 
 pub mod builders;
 mod failures;

@@ -390,8 +390,8 @@ fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
 }
 
 proptest! {
-    /// For any pods: exactly the surplus is deleted, the choice does not depend on their order, and no ready pod is
-    /// deleted while an unready one stays.
+    /// For any pods: exactly the surplus is deleted, the choice does not depend on their order, and of the
+    /// running pods on nodes, no ready one is deleted while an unready one stays.
     #[test]
     fn choice_is_exact_stable_and_prefers_unready_pods(pods in any_pods(), replicas in 0i32..12) {
         let surplus = pods.len().saturating_sub(replicas as usize);

@@ -51,8 +51,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A controller whose requests succeed, except those that `respond` gives another status. `respond` also gets the
-    /// cache of pods and all requests so far.
+    /// A controller whose requests succeed, except those for which `respond` returns another status code. `respond`
+    /// also gets the cache of pods and all requests so far.
     async fn new(
         set: ReplicaSet,
         pods: impl IntoIterator<Item = Pod>,
@@ -115,7 +115,7 @@ async fn pods_deleted_in_the_last_sync_are_not_deleted_again_when_their_deletion
     deliver(&bench.sets, web(9));
     deliver(&bench.pods, orphan("e"));
     bench.reconcile().await.expect("the orphan is adopted");
-    assert_eq!(bench.pods.len(), 3, "the watch showed the deletions during the reconcile");
+    assert_eq!(bench.pods.len(), 3, "the watch delivered the deletions during the reconcile");
     let deleted = bench.sent("DELETE");
     assert_eq!(deleted.len(), 2, "of five pods two were deleted before, and one is surplus later: {deleted:?}");
 }

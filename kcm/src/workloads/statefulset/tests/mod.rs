@@ -98,7 +98,7 @@ fn pod(ordinal: i32, revision: &str) -> Pod {
     }
 }
 
-/// Parses `0:r@a`: ordinal, state and revision. States: `r` ready, `n` running and not ready, `y` ready for a second,
+/// Parses `0:r@a`: ordinal, state and revision. States: `r` ready, `n` running and not ready, `y` ready for one second,
 /// `p` pending, `f` failed, `t` ready and being deleted, `x` failed and being deleted.
 fn member(text: &str) -> Member {
     let (ordinal, rest) = text.split_once(':').expect("an ordinal");

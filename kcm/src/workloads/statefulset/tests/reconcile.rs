@@ -126,7 +126,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A controller whose requests succeed, except those with another status in `refusals`.
+    /// A controller whose requests succeed, except those in `refusals`, which get the status code given there.
     async fn new(
         set: StatefulSet,
         pods: Vec<Pod>,
@@ -507,10 +507,10 @@ async fn backoff_of_a_refused_pod_continues_while_the_pod_before_it_flaps() {
     }
 }
 
-/// If a StatefulSet is deleted during a reconcile, the watch handles the deletion before the reconcile remembers the
+/// If a StatefulSet is deleted during a reconcile, the watch handles the deletion before the reconcile records the
 /// revision.
 #[tokio::test]
-async fn last_reconcile_forgets_the_revision_of_a_deleted_statefulset() {
+async fn last_reconcile_removes_the_recorded_revision_of_a_deleted_statefulset() {
     let set = web(1);
     let (meta, template) = (set.meta.clone(), set.template.clone().expect("a template"));
     let bench = Bench::new(set, vec![complete(0)], vec![claim(0)], &[]).await;
