@@ -34,7 +34,7 @@ pub struct Rates {
     pub reduced: f64,
     /// A zone of more nodes than this is large.
     pub large: usize,
-    /// Share of nodes that are not ready at which a zone becomes partially disrupted.
+    /// Share of nodes that are not ready at which a zone becomes partially disrupted, if they are more than two.
     pub threshold: f64,
 }
 
@@ -229,8 +229,8 @@ pub enum DisruptionChange {
     SomeRecovered,
 }
 
-/// Updates the states and rates of all zones from a census. A zone without counted nodes keeps its state unless the
-/// failure of all nodes begins or ends. Without any counted node, nothing changes.
+/// Updates the states and rates of all zones from a census. A zone without counted nodes keeps its state unless all
+/// counted nodes fail, or did in the last pass. Without any counted node, nothing changes.
 pub fn update_disruption(
     zones: &mut BTreeMap<Str, Zone>,
     census: &BTreeMap<Str, Census>,

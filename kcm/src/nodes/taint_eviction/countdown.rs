@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub enum Stage {
     /// The pod is deleted at this time.
     Until(Instant),
-    /// The pod is due since this time, and the event was recorded.
+    /// The pod has had to be deleted since this time, and the event that announces its deletion was recorded.
     Announced(Instant),
     /// The pod was deleted at this time.
     Deleted(Instant),
