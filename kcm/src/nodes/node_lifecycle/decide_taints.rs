@@ -36,8 +36,8 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
 }
 
 /// Returns the node's taints with the `NoSchedule` taints that follow from its conditions and `spec.unschedulable`, and
-/// without those that no longer do; `None` if nothing changes. New ones are last, in the order of the conditions. Taints
-/// with other keys or effects are kept. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
+/// without those that no longer do; `None` if nothing changes. New ones are last, in the order of the conditions.
+/// Taints with other keys or effects are kept. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = node.conditions.iter().filter_map(|condition| {
         let found = CONDITION_TAINTS

@@ -188,8 +188,8 @@ impl Monitor {
         !stalled && state.behind.is_none()
     }
 
-    /// Starts to track added nodes, from which it removes this controller's `NoExecute` taints, and stops to track
-    /// deleted ones.
+    /// Starts tracking added nodes, and stops tracking deleted ones. Removes this controller's `NoExecute` taints from
+    /// the added ones.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
         let (mut added, mut deleted, mut tainted) = (Vec::new(), Vec::new(), Vec::new());
         {

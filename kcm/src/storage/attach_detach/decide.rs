@@ -29,9 +29,9 @@ pub enum Attachment {
     Attached,
     /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
-    /// The attachment cannot be decoded. Or its kubelet attaches the volume, and the node cannot be decoded. Or no known
-    /// pod uses the volume, and the PersistentVolume that the attachment names cannot be decoded. The volume may be
-    /// attached; nothing is changed until its state is known.
+    /// The attachment cannot be decoded. Or the kubelet attaches the volume itself, and the node cannot be decoded. Or
+    /// no known pod uses the volume, and the PersistentVolume that the attachment names cannot be decoded. The volume
+    /// may be attached; nothing is changed until its state is known.
     Unknown,
 }
 
@@ -104,7 +104,7 @@ pub enum Step {
     AwaitAttach,
     /// The volume is attached and wanted: list it in the node's status.
     List,
-    /// Another node has the volume: wait until it is detached there.
+    /// Another node has the volume, or is to get it first: wait until it is detached there.
     AwaitOtherNode,
     /// The previous attachment is being deleted: wait. Afterwards the volume is attached again, or nothing remains to
     /// do.

@@ -1,4 +1,5 @@
-//! Detaches a volume from a node, after a check that the node's kubelet does not use the volume.
+//! Detaches a volume from a node, after a check that the node's kubelet does not use the volume, or that the detachment
+//! may be forced.
 
 use std::sync::Arc;
 use std::time::Duration;

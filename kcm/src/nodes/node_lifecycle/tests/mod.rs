@@ -253,7 +253,7 @@ fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
             9,
             &[(0, Some(1), None, false), (30, None, None, false), (31, None, None, true)],
         ),
-        ("the status has a heartbeat again", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
+        ("heartbeats resume", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
     ];
     for (what, age, observations) in histories {
         let (mut now, mut health): (Instant, Option<Health>) = (Instant::now() + Duration::from_secs(1000), None);
