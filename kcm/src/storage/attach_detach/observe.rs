@@ -39,7 +39,7 @@ pub struct Caches {
     pub volumes: Arc<Store<PersistentVolume>>,
     pub attachments: Arc<Store<VolumeAttachment>>,
     pub drivers: Arc<Store<CsiDriver>>,
-    /// Attachments whose PersistentVolume does not show their volume.
+    /// Attachments whose PersistentVolume is missing or undecodable, or has other storage by now.
     pub unresolved: Arc<Unresolved>,
 }
 

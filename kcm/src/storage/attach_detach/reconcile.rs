@@ -44,7 +44,7 @@ pub struct AttachDetach {
     pub recorder: Recorder,
     pub volume_queue: Arc<Queue<Str>>,
     pub node_queue: Arc<Queue<Str>>,
-    /// Drivers with attachments whose PersistentVolume does not show their volume.
+    /// Drivers with [unresolved](super::unresolved) attachments.
     pub driver_queue: Arc<Queue<Str>>,
     pub operations: Operations,
     pub settings: Settings,
@@ -254,7 +254,7 @@ impl AttachDetach {
         }
     }
 
-    /// Stores the memory of each node where the volume is still wanted, attached or listed.
+    /// Stores the memory of each node where the volume is still wanted or listed, or may be attached.
     fn remember(&self, subject: &Subject<'_>, memories: Vec<SiteMemory>) {
         let mut sites = Sites::new();
         for (place, memory) in subject.observation.places.iter().zip(memories) {
@@ -319,7 +319,7 @@ fn combined(errors: Vec<ReconcileError>) -> Option<ReconcileError> {
 }
 
 /// Returns true if the detachment of a volume from a node is urgent: pods on other nodes wait for it, or the node is
-/// unhealthy.
+/// out of service or not ready.
 fn is_awaited(subject: &Subject<'_>, place: &Place) -> bool {
     let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
     let is_contended = subject.observation.is_for_one_node() && others().any(|other| other.site.is_wanted);

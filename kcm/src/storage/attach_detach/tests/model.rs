@@ -18,7 +18,7 @@ use crate::storage::attach_detach::node_list::NodeList;
 const NODES: usize = 3;
 const VOLUME: &str = "volume";
 
-/// A pod on a node.
+/// The state of the pod on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pod {
     None,
@@ -409,7 +409,8 @@ impl Model {
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);
         }
-        // A refused write has had no effect. After success or a lost response the version of the server is awaited.
+        // A refused write has had no effect. After success or a lost request or response, the server's version is
+        // awaited.
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {

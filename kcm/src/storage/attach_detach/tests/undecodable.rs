@@ -1,5 +1,5 @@
-//! Objects of which no state can be decoded: a volume is neither detached nor attached to a second node because they
-//! seem to be missing.
+//! Objects of which no state can be decoded, and which therefore seem to be missing: nevertheless, a volume is neither
+//! detached nor attached to a second node.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ async fn bed() -> Bed {
 }
 
 impl Bed {
-    /// Adds a healthy node whose status lists and uses these volumes.
+    /// Adds a healthy node whose status lists these volumes as attached and as in use.
     fn add_node(&self, node: &str, listed: &[Str], used: &[Str]) {
         self.change_node(node, NodeState::healthy(5, listed, used));
         self.deliver_node(node);
