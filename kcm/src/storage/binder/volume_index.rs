@@ -56,8 +56,8 @@ enum Hold {
     Writing,
     /// The volume was written at this version; older records are outdated.
     Written(u64),
-    /// The response to a write was lost. Until this time the API server may make the write; then, or if another client
-    /// has written the volume, its record no longer has this version.
+    /// The response to a write was lost. The API server may make the write until the time `until`. If it does, or if
+    /// another client writes the volume, the volume's record no longer has the version `base`.
     Uncertain { base: u64, until: Instant },
 }
 
