@@ -30,7 +30,7 @@ use sync::Evictions;
 /// Name of the controller, of its event source and of the owner of its fields.
 const NAME: &str = "device-taint-eviction-controller";
 
-/// The shortest time between two updates of a rule's status while its eviction is in progress. Upstream:
+/// The shortest time between two updates of the status of a rule whose spec has not changed. Upstream:
 /// pkg/controller/devicetainteviction, ruleStatusPeriod.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 

@@ -1,5 +1,5 @@
-//! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also claim references with
-//! invalid names, and undecodable objects.
+//! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also bindings whose response was lost,
+//! claim references with invalid names, and undecodable objects.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Server {
     lost: Option<Vec<u8>>,
     /// The volume cannot be read after that write.
     fails_reads: bool,
-    /// True after that write.
+    /// That write was received, and `fails_reads` is set.
     is_down: bool,
 }
 
