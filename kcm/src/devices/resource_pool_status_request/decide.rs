@@ -94,7 +94,7 @@ fn message(pools: &[Pool]) -> String {
 
 type NewestSlices<'a> = BTreeMap<Str, (i64, Vec<&'a ResourceSlice>)>;
 
-/// Returns the slices of each pool's newest generation.
+/// Returns the slices of the newest generation of each requested pool.
 fn newest_slices<'a>(
     request: &ResourcePoolStatusRequest,
     slices: impl Iterator<Item = &'a ResourceSlice>,

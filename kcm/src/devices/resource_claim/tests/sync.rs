@@ -465,7 +465,7 @@ fn group_key() -> Key {
 }
 
 #[tokio::test]
-async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
+async fn pod_group_gets_no_claim_when_it_is_deleted_or_the_creation_fails() {
     let waiting = || group("gang", vec![generated("b", None)]);
     let deleting = || edited(waiting(), |group| group.meta.deletion = Time(1));
     let foreign = || Claim { entry: Some("b"), group: Some("other"), ..of_gang() };
