@@ -19,7 +19,7 @@ pub struct Health {
     pub alive: Instant,
     /// The heartbeat time of the node's Ready condition in the last pass; `None` without such a condition.
     heartbeat: Option<Time>,
-    /// The last observed renewal of the node's Lease; `None` without a Lease.
+    /// The last observed renewal of the node's Lease; `None` if no Lease was observed.
     lease: Option<Renewal>,
 }
 

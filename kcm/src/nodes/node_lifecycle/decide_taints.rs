@@ -36,7 +36,7 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
 }
 
 /// Returns the node's taints with the `NoSchedule` taints that follow from its conditions and `spec.unschedulable`, and
-/// without those that no longer do; `None` if nothing changes. New ones are last, in the order of the conditions.
+/// without those that no longer follow; `None` if nothing changes. New ones are last, in the order of the conditions.
 /// Taints with other keys or effects are kept. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = node.conditions.iter().filter_map(|condition| {
@@ -53,8 +53,9 @@ pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
 
-/// Returns the node's taints, among them, of the `NoExecute` taints [`NOT_READY`] and [`UNREACHABLE`], only the one
-/// with the key `wanted`; neither if `wanted` is `None`. Returns `None` if nothing changes.
+/// Returns the node's taints after an update of the `NoExecute` taints [`NOT_READY`] and [`UNREACHABLE`]: the node gets
+/// the one with the key `wanted` and loses the other one, or both if `wanted` is `None`. Returns `None` if nothing
+/// changes.
 pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
     let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
@@ -73,7 +74,7 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// Returns the key of the `NoExecute` taint for the status of a Ready condition.
+/// Returns the key of the `NoExecute` taint for the status of a Ready condition; `None` if the status requires no taint.
 pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),

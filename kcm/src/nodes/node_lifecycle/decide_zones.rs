@@ -159,8 +159,8 @@ pub struct Zone {
     /// State after the last pass.
     pub state: State,
     /// Number of counted nodes when the zone entered its state. The rate depends on it: a zone that grows or shrinks
-    /// while it is partially disrupted neither begins nor stops to be tainted. Upstream: pkg/controller/nodelifecycle,
-    /// setLimiterInZone, which is called at changes of the state.
+    /// while it is partially disrupted keeps its rate. Upstream: pkg/controller/nodelifecycle, setLimiterInZone, which
+    /// is called at changes of the state.
     size_at_change: usize,
     /// Limits the rate of its taints.
     pub pace: Pace,
@@ -223,7 +223,7 @@ impl Zone {
 pub enum DisruptionChange {
     /// There is none.
     None,
-    /// No node of the cluster is ready: all taints are removed and none is added.
+    /// No node of the cluster is ready: the `NoExecute` taints of this controller are removed and none is added.
     AllFailed,
     /// Some node is ready again: all grace periods restart.
     SomeRecovered,

@@ -69,7 +69,7 @@ struct State {
     behind: Option<WriteVersion>,
 }
 
-/// A node in a pass, with the status of its Ready condition after this pass has written it.
+/// A node in a pass, with the status that its Ready condition has after the writes of this pass.
 struct NodeInPass {
     node: Arc<Node>,
     ready: Option<Str>,

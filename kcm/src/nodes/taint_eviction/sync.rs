@@ -110,7 +110,7 @@ impl Evictions {
         };
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
             Some(node) => decide(self.tolerated_time(&node, &pod), running.as_ref(), now),
-            // A pod whose node does not exist is ignored, unless its countdown is already running.
+            // A pod whose node does not exist is ignored, unless its eviction has already begun.
             None => match &running {
                 None => Decision::Stay,
                 Some(stage) => decide(ToleratedTime::For(Duration::ZERO), Some(stage), now),

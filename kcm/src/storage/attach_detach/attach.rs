@@ -128,7 +128,8 @@ impl AttachDetach {
         ReconcileError::new(message)
     }
 
-    /// Reports errors and slowness of the driver. Returns the time until the next check.
+    /// Reports errors and slowness of the driver. Returns the time until the next check; `None` for volumes that
+    /// kubelets attach.
     pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         memory.is_announced = false;
         let Plugin::Csi { driver, handle } = subject.plugin else { return None };
@@ -155,7 +156,8 @@ impl AttachDetach {
         self.operations.failed(Operation::Attach, subject.plugin, started);
     }
 
-    /// Lists an attached volume in the node's status, and records an event about each pod that uses the volume.
+    /// Lists an attached volume in the node's status, and records an event about each pod that uses the volume, unless
+    /// the attachment was announced before.
     pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         self.set_listed(subject, place, true, true);
         if memory.is_announced {

@@ -72,7 +72,7 @@ pub struct NodeState {
     pub is_out_of_service: bool,
 }
 
-/// Properties of a volume.
+/// Rules for the steps of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// The volume may be attached to one node only.
@@ -113,7 +113,7 @@ pub enum Step {
     AwaitDecodable,
     /// The kubelet uses the volume: wait, at most for this time if a time is set.
     AwaitUnmount(Option<Duration>),
-    /// Remove the volume from the node's status, which precedes each detachment.
+    /// Remove the volume from the node's status, which precedes the detachment from a node that exists.
     Unlist,
     /// Detach, after a check that the kubelet has released the volume or that the reason to force the detachment still
     /// holds.
@@ -156,8 +156,8 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Deleting => Step::AwaitDetach,
             Attachment::Unknown => Step::AwaitDecodable,
             Attachment::Absent if !site.node.exists => Step::Idle,
-            // The response to a repeated request shows whether the attachment exists. Until then the volume is attached
-            // to no other node.
+            // The response to a repeated request shows whether the attachment exists. Until then an exclusive volume is
+            // attached to no other node.
             Attachment::Uncertain => Step::Attach,
             Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
             Attachment::Absent => Step::Attach,
@@ -180,7 +180,7 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     if site.attachment == Attachment::Unknown {
         return Step::AwaitDecodable;
     }
-    // The kubelet of such a node attaches and detaches its volumes itself.
+    // The kubelet of an unmanaged node attaches and detaches its volumes itself.
     if site.node.exists && !site.node.is_managed {
         return Step::Idle;
     }
