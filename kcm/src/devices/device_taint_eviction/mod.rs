@@ -27,7 +27,7 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Evictions;
 
-/// Name of the controller, of its event source and of the owner of its fields.
+/// Name of the controller, of its event source and of its field manager.
 const NAME: &str = "device-taint-eviction-controller";
 
 /// The shortest time between two updates of the status of a rule whose spec has not changed. Upstream:

@@ -31,7 +31,7 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream:
+/// Returns the status (true while pods have to be evicted), reason and message of the condition. Upstream:
 /// pkg/controller/devicetainteviction, maybeUpdateRuleStatus.
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;

@@ -74,7 +74,7 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// Returns the key of the `NoExecute` taint for the status of a Ready condition; `None` if the status requires no taint.
+/// Returns the key of the `NoExecute` taint for the status of a Ready condition; `None` if the status requires none.
 pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),

@@ -70,7 +70,8 @@ impl Caches {
         of_volume(&*self.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?)
     }
 
-    /// Returns the unique names of a pod's volumes.
+    /// Returns the unique names of a pod's attachable volumes, without those whose claim or PersistentVolume is not
+    /// cached.
     pub(super) fn names_of_pod(&self, pod: &Pod) -> impl Iterator<Item = Str> {
         let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
         let behind_claims = claims.filter_map(|volume| {

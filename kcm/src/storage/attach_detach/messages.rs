@@ -17,7 +17,7 @@ pub fn failed(volume: &str, error: &str) -> String {
     format!("AttachVolume.Attach failed for volume \"{volume}\" : {error}")
 }
 
-/// Returns the error of a refused VolumeAttachment.
+/// Returns the error of a VolumeAttachment that could not be created.
 pub fn refused(error: &str) -> String {
     format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }

@@ -54,8 +54,8 @@ pub struct AttachDetach {
     pub term: Term,
 }
 
-/// For each kind, a history of the server and the version in this history that the cache must reach in this leadership
-/// term. The previous leader may have written objects that the caches do not contain yet.
+/// For each kind, the API server's history, which a restore from a backup replaces, and the version in it that the cache
+/// must reach in this leadership term. The previous leader may have written objects that the caches do not contain yet.
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,
@@ -153,8 +153,9 @@ impl AttachDetach {
         self.volume_queue.add(volume);
     }
 
-    /// Returns true if the caches contain everything that this process or the previous leader has written about a
-    /// volume, and all nodes that were read for it.
+    /// Returns true if the caches contain everything that this process has written about a volume, all nodes that it
+    /// has read for the volume, and all attachments that the previous leader has written; for a volume that kubelets
+    /// attach, also all node statuses of the previous leader.
     async fn is_current(&self, name: &Str, plugin: Plugin<'_>, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let Caches { attachments, nodes, .. } = &self.caches;
         let wake = || self.volume_queue.waker(name);

@@ -116,7 +116,7 @@ impl Unresolved {
         work
     }
 
-    /// Records that the volume of an attachment was found. Returns true at the first time.
+    /// Records that the volume of an attachment was found. Returns true the first time.
     pub fn found(&self, driver: &str, node: &Str, attachment: &Str) -> bool {
         let mut all = lock(&self.0);
         let search = all

@@ -30,7 +30,7 @@ use crate::storage::unused::{condition, refers};
 /// Reconciles claims.
 pub struct Claims(pub Arc<Binder>);
 
-/// Result of the writes of a binding to the volume.
+/// Result of a binding's writes to the volume.
 enum VolumeWrite {
     /// There was none, or it was refused.
     None,
@@ -291,8 +291,8 @@ impl Binder {
     }
 
     /// Returns the first status of the condition `Unused` of a claim that becomes bound, which is written together with
-    /// the binding; `None` if another write has to set it, or none. If the cache lacks a pod, the controller that
-    /// maintains the condition corrects it when the watch delivers the pod.
+    /// the binding; `None` if it must not be written. If the cache lacks a pod, the controller that maintains the
+    /// condition corrects it when the watch delivers the pod.
     pub fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
             return None;

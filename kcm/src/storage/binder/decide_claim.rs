@@ -120,7 +120,8 @@ pub fn may_have_any_volume(claim: &PersistentVolumeClaim) -> bool {
 pub fn is_delayed(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<bool, String> {
     match claim.class() {
         "" => Ok(false),
-        // A binding cannot be undone: the volume may be in a zone in which the pod cannot run.
+        // A binding cannot be undone. If the class delays bindings, an immediate one could choose a volume in a zone in
+        // which the pod cannot run.
         name if cluster.is_class_undecodable(name) => Err(format!("StorageClass {name:?} cannot be decoded")),
         name => cluster.class(name).map_or(Ok(false), |class| match class.binding_mode {
             Some(mode) => Ok(mode == BindingMode::WaitForFirstConsumer),

@@ -87,7 +87,7 @@ pub enum Reclaim {
     DeleteHostPath(String),
     /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
-    /// No plugin can delete the volume's data. The failure is reported once no pod uses the volume.
+    /// No plugin can delete the volume's data. The failure is reported when no pod uses the volume any longer.
     NotRecyclable,
     /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),

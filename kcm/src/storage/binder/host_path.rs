@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path};
 
-/// The parent of all directories.
+/// The parent of the volumes' directories.
 const BASE: &str = "/tmp/hostpath_pv";
 const TMP: &str = "/tmp/";
 

@@ -150,7 +150,8 @@ impl VolumeIndex {
     }
 
     /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the
-    /// claim, or the smallest. If `is_limited`, only a volume that is reserved for the claim is returned.
+    /// claim, or the smallest that is not hidden. If `is_limited`, only a volume that is reserved for the claim is
+    /// returned.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Option<&Arc<PersistentVolume>> {
         let reserved = self.find_reserved(claim);
         if is_limited {

@@ -92,7 +92,7 @@ mod tests {
     use crate::storage::testing::{claim, recreated};
 
     #[test]
-    fn pods_of_a_claim_are_reconciled_once_its_status_shows_that_it_is_bound() {
+    fn pods_of_a_claim_are_reconciled_when_its_status_shows_that_it_is_bound() {
         let with = |volume: &str, phase| {
             let mut claim = claim("data");
             claim.volume_name = volume.into();

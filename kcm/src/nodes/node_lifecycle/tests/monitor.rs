@@ -295,7 +295,7 @@ async fn lease_that_changed_without_a_renewal_does_not_stop_the_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn version_of_a_lease_in_a_replaced_history_is_not_awaited() {
+async fn version_of_a_lease_is_not_awaited_after_the_server_was_restored_from_a_backup() {
     let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
     let deliver_leases = |version| {
         let mut other = leased(version, Some(1));

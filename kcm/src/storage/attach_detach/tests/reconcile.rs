@@ -125,7 +125,7 @@ async fn detachment_waits_for_the_cache_when_the_kubelet_uses_the_volume_by_now(
 
 /// The node was deleted, and its last status is unknown.
 #[tokio::test(start_paused = true)]
-async fn forced_detachment_is_counted_once_its_deletion_is_accepted() {
+async fn forced_detachment_is_counted_when_its_deletion_is_accepted() {
     let bed = Bed::new().await;
     bed.add_attachment("node", |_| {});
     lock(&bed.server).refuses_deletions = true;

@@ -112,7 +112,7 @@ async fn volume_of_kubelets_is_attached_to_no_node_while_another_node_cannot_be_
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_in_use_is_not_detached_by_force_while_a_user_may_be_undecodable() {
+async fn volume_in_use_is_not_detached_because_of_a_timeout_while_a_user_may_be_undecodable() {
     type Prepare = fn(&Bed);
     let rows: [(&str, Prepare, bool); 7] = [
         ("all decodable", |_| {}, true),
