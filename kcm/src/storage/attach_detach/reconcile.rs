@@ -54,8 +54,9 @@ pub struct AttachDetach {
     pub term: Term,
 }
 
-/// For each kind, the API server's history, which a restore from a backup replaces, and the version in it that the cache
-/// must reach in this leadership term. The previous leader may have written objects that the caches do not contain yet.
+/// For each kind, the API server's history, which a restore from a backup replaces, and the version in it that the
+/// cache must reach in this leadership term. The previous leader may have written objects that the caches do not
+/// contain yet.
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,
