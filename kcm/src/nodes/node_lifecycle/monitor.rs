@@ -559,10 +559,7 @@ impl Monitor {
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
             Ok(true) => {
-                info!(
-                    node = %node.meta.name, taint = wanted,
-                    "NoExecute taint added: pods that do not tolerate it are evicted"
-                );
+                info!(node = %node.meta.name, taint = wanted, "NoExecute taint added to evict the node's pods");
                 self.metrics.evicted(zone_name);
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.backoff = Backoff::default();
