@@ -333,7 +333,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// Returns the delay of a zone's next node after a node of the zone was tainted; `None`: it is never tainted.
+/// Returns the seconds until the next node of a zone may be tainted after one was; `None`: it is never tainted.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;

@@ -124,7 +124,8 @@ struct Model {
     /// Nodes that the driver has attached the volume to.
     attached: [bool; NODES],
     mounted: [bool; NODES],
-    /// Nodes that were unhealthy for long enough, or out of service, when the controller last read them.
+    /// Nodes from which the volume may be detached by force: when the controller decided to, they were not ready for
+    /// long enough, or out of service.
     forced: [bool; NODES],
     /// Seconds.
     now: u64,

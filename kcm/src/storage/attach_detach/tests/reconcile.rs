@@ -524,7 +524,7 @@ async fn nodes_that_wait_for_an_exclusive_volume_are_not_compared_with_each_othe
     }
     bed.add_attachment("node-0", |_| {});
     bed.reconcile(&name()).await.expect("it succeeds");
-    // The reconcile for each pod visits the pod, its node, and the node that has the volume.
+    // For each pod, the reconcile visits the pod, its node, and the node that has the volume.
     let visited = || bed.shared.memory.visited.load(Ordering::Relaxed);
     let first = visited();
     assert!(first <= 3 * NODES, "{first}");
