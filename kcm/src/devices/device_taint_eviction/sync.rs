@@ -156,7 +156,7 @@ impl Evictions {
             return Ok(self.mark_deleted(key, pod));
         }
         if stage != Some(Stage::Announced) {
-            info!(pod = %key, "deleting the pod: a device that it uses has a taint that is not or no longer tolerated");
+            info!(pod = %key, "deleting the pod: a taint of a device that it uses is not, or no longer, tolerated");
             self.event(key, &pod.meta.uid, "Marking for deletion");
             self.pending.set_stage(key, &pod.meta.uid, Stage::Announced);
         }

@@ -385,7 +385,7 @@ impl Monitor {
             .map(|(node, certain)| async move {
                 let written = if certain { self.write_unresponsive(&node).await } else { Ok(false) };
                 let written = written.unwrap_or_else(|error| {
-                    warn!(node = %node.meta.name, %error, "status of the node cannot be written; skipping the node");
+                    warn!(node = %node.meta.name, %error, "status of the node cannot be updated; skipping the node");
                     false
                 });
                 (node.meta.name.clone(), written)

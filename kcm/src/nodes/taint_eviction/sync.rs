@@ -170,7 +170,7 @@ impl Evictions {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
                 self.event(key, format!("Cancelling deletion of Pod {key}"));
             }
-            info!(pod = %key, node = %pod.node, "deleting pod: it does not or no longer tolerate its node's taints");
+            info!(pod = %key, node = %pod.node, "deleting pod: it does not, or no longer, tolerate its node's taints");
             self.event(key, format!("Marking for deletion Pod {key}"));
             self.countdowns.set(key, &pod.meta.uid, Stage::Announced(due));
         }

@@ -42,8 +42,8 @@ pub struct Site {
     pub is_wanted: bool,
     /// State of this controller's attachment.
     pub attachment: Attachment,
-    /// The attachment was deleted while the volume was wanted, and no new one is created until the kubelet reports the
-    /// volume as in use.
+    /// The attachment was deleted while the volume was wanted or listed, and no new one is created until the kubelet
+    /// reports the volume as in use.
     pub awaits_kubelet: bool,
     /// Another client has requested an attachment of the volume to the node. This controller never changes that
     /// attachment, but takes it into account.

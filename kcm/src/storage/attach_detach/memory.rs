@@ -43,8 +43,8 @@ pub struct SiteMemory {
     pub reported_version: u64,
     /// An attachment exists, or may exist.
     pub is_attached: bool,
-    /// The attachment was deleted while the volume was wanted. The volume is attached again only if the kubelet reports
-    /// it as in use, because the cache of pods may be behind.
+    /// The attachment was deleted while the volume was wanted or listed. The volume is attached again only if the
+    /// kubelet reports it as in use, because the cache of pods may be behind.
     pub must_confirm: bool,
 }
 
