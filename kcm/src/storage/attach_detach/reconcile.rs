@@ -44,7 +44,7 @@ pub struct AttachDetach {
     pub recorder: Recorder,
     pub volume_queue: Arc<Queue<Str>>,
     pub node_queue: Arc<Queue<Str>>,
-    /// Drivers with [unresolved](super::unresolved) attachments.
+    /// Drivers with unresolved attachments (see `unresolved`).
     pub driver_queue: Arc<Queue<Str>>,
     pub operations: Operations,
     pub settings: Settings,
