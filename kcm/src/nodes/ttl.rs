@@ -35,8 +35,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 
-/// A step of cluster sizes. It ends when the cluster has more nodes than `max_nodes`, at which the next step begins, or
-/// fewer than `min_nodes`, at which the previous one begins again.
+/// A step of cluster sizes. If the cluster has more than `max_nodes` nodes, the next step begins; if it has fewer than
+/// `min_nodes`, the previous one.
 struct Step {
     min_nodes: usize,
     max_nodes: usize,

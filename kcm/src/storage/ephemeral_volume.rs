@@ -124,7 +124,7 @@ fn deleted_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a A
 // Sync
 
 /// A pod as the API server returned it: read once in a reconcile, and only if a claim is missing. `None` before the
-/// read, `Some(None)` if the pod was deleted.
+/// read, `Some(None)` if the pod is being deleted or no longer exists.
 type FreshPod = Option<Option<ObjectResponse>>;
 
 /// Reason why a pod has no claim for one of its volumes.
@@ -136,7 +136,7 @@ enum VolumeError {
     /// The claim could not be created.
     #[error("create PVC {claim}: {error}")]
     Create { claim: String, error: WriteError },
-    /// The pod could not be read.
+    /// The pod, or the claim that exists already, could not be read.
     #[error(transparent)]
     Read(#[from] WriteError),
 }

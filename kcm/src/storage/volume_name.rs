@@ -35,7 +35,7 @@ pub enum Plugin<'a> {
 }
 
 impl<'a> Plugin<'a> {
-    /// Returns the plugin of a unique name; `None` if the plugin is unknown.
+    /// Returns the plugin of a unique name; `None` if the plugin is unknown, or a CSI volume lacks driver or handle.
     ///
     /// A handle may contain `^`, a driver's name cannot. Upstream fails to detach a volume with such a handle.
     pub fn of(name: &'a str) -> Option<Self> {
@@ -155,8 +155,8 @@ pub fn is_attachment_of(attachment: &VolumeAttachment, volume: &str) -> bool {
     }
 }
 
-/// Returns true if a volume may be attached to one node only: its access modes allow no second one. The modes of its
-/// claim are not considered.
+/// Returns true if a volume may be attached to one node only: it has access modes, and none of them allows a second
+/// node. The modes of its claim are not considered.
 ///
 /// Upstream: pkg/volume/util, IsMultiAttachAllowed.
 pub fn is_exclusive(volume: &PersistentVolume) -> bool {

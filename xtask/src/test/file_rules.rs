@@ -20,7 +20,7 @@ const MAX_FUNCTION_LINES: usize = 60;
 const TABLES: &[(&str, &str)] = &[
     ("ccm/src/controllers/route/tests.rs", "plan_compares_routes_with_nodes"),
     ("ccm/src/controllers/service/tests/actions.rs", "next_action_follows_from_request_and_state"),
-    ("kcm/src/devices/resource_claim/tests/sync.rs", "claim_is_released_when_its_consumers_no_longer_exist"),
+    ("kcm/src/devices/resource_claim/tests/sync.rs", "claim_is_released_when_its_consumers_no_longer_need_it"),
     ("kcm/src/devices/resource_claim/tests/sync.rs", "pod_gets_the_claims_that_it_lacks"),
     ("kcm/src/flags/tests/mod.rs", "each_violated_rule_is_reported_with_its_reason"),
     ("kcm/src/nodes/node_lifecycle/tests/mod.rs", "loss_and_return_of_all_nodes_stop_and_resume_evictions"),

@@ -106,7 +106,7 @@ fn pods_of(claim: &ResourceClaim) -> impl Iterator<Item = ObjectKey> {
 pub struct Members(pub Option<Arc<Store<Pod>>>);
 
 impl Members {
-    /// Returns the pods that a claim is reserved for, itself or through their PodGroup.
+    /// Returns the pods that a claim is reserved for, directly or through their PodGroup.
     pub fn users_of(&self, claim: &ResourceClaim) -> Vec<ObjectKey> {
         let mut users: Vec<ObjectKey> = pods_of(claim).collect();
         let groups = claim.allocation.iter().flat_map(|allocation| &allocation.groups);

@@ -27,10 +27,10 @@ use runtime::worker::WorkOptions;
 use crate::context::{Context, Descriptor, QueueKeys, Verb, Write};
 use sync::Evictions;
 
-/// Name of the controller, of its event source and of the owner of its fields.
+/// Name of the controller, of its event source and of its field manager.
 const NAME: &str = "device-taint-eviction-controller";
 
-/// The shortest time between two updates of a rule's status while its eviction is in progress. Upstream:
+/// The shortest time between two updates of the status of a rule whose spec has not changed. Upstream:
 /// pkg/controller/devicetainteviction, ruleStatusPeriod.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 

@@ -12,7 +12,7 @@ use runtime::lock::lock;
 pub enum Stage {
     /// The pod's countdown is running.
     Waiting,
-    /// The pod is due, and the event was recorded.
+    /// The time of the pod's deletion has come, and the event that announces the deletion was recorded.
     Announced,
     /// The pod was deleted.
     Deleted,

@@ -11,11 +11,11 @@ pub const NO_EFFECT: &str = "None";
 /// Numbers of a rule's devices and of their pods.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Devices in slices that the rule selects; needed for [`NO_EFFECT`] only.
+    /// Devices that the rule selects and that slices contain; counted for [`NO_EFFECT`] only.
     pub published: usize,
-    /// Devices of claims that the rule selects; needed for [`NO_EFFECT`] only.
+    /// Devices that the rule selects and that are allocated to claims; counted for [`NO_EFFECT`] only.
     pub allocated: usize,
-    /// Pods that are evicted because of the rule; with [`NO_EFFECT`], pods that NoExecute would evict.
+    /// Pods that have to be evicted because of the rule; with [`NO_EFFECT`], pods that NoExecute would evict.
     pub pods: usize,
     /// The number of their namespaces.
     pub namespaces: usize,
@@ -31,7 +31,7 @@ fn number(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     }
 }
 
-/// Returns the status (true while pods are evicted), reason and message of the condition. Upstream:
+/// Returns the status (true while pods have to be evicted), reason and message of the condition. Upstream:
 /// pkg/controller/devicetainteviction, maybeUpdateRuleStatus.
 pub fn progress(effect: &str, counts: &Counts) -> (bool, &'static str, String) {
     let Counts { published, allocated, pods, namespaces, evicted } = *counts;

@@ -7,8 +7,8 @@ use runtime::store::index_key;
 use super::keys::{ALLOCATED, CLAIMS_OF_POOL, Key, changed_pools, relevant_pod, selects, spec_changed, users};
 use super::sync::Evictions;
 
-/// Enqueues the keys of changed objects. A cache contains a change before its subscribers are called. So the subscriber
-/// of the last of three changes (pod, claim, taint) finds the other two in the caches.
+/// Enqueues the pods and rules that changes affect. A cache contains a change before its subscribers are called. So the
+/// subscriber of the last of three changes (pod, claim, taint) finds the other two in the caches.
 pub fn subscribe(all: &Arc<Evictions>) {
     let (queue, pending) = (all.queue.clone(), all.pending.clone());
     all.pods.subscribe(move |change| {

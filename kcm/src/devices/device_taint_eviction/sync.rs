@@ -156,7 +156,7 @@ impl Evictions {
             return Ok(self.mark_deleted(key, pod));
         }
         if stage != Some(Stage::Announced) {
-            info!(pod = %key, "deleting the pod: a device that it uses has a taint that is not tolerated");
+            info!(pod = %key, "deleting the pod: a taint of a device that it uses is not, or no longer, tolerated");
             self.event(key, &pod.meta.uid, "Marking for deletion");
             self.pending.set_stage(key, &pod.meta.uid, Stage::Announced);
         }
@@ -180,7 +180,7 @@ impl Evictions {
         Outcome::Done
     }
 
-    /// Sets the condition `DisruptionTarget` of the pod, and deletes it.
+    /// Sets the pod's condition `DisruptionTarget`, and deletes the pod.
     async fn delete(&self, key: &ObjectKey, pod: &Pod, live: &ObjectResponse) -> Result<(), WriteError> {
         let patch = disruption_target::patch(
             live.object()?,

@@ -1,5 +1,5 @@
 //! One reconcile of a claim: removes consumers that no longer need the claim and, with the last one, its allocation,
-//! then its finalizer. Deletes a claim that was created for a pod that has finished.
+//! then its finalizer. Deletes an unused claim that was created for a pod that has finished or was replaced.
 
 use std::collections::HashSet;
 
@@ -68,7 +68,7 @@ impl ResourceClaims {
         Ok(ended)
     }
 
-    /// Returns true if a pod has finished, or does not exist.
+    /// Returns true if a pod is [done](decide::is_done), or does not exist.
     ///
     /// Differs from upstream: another pod with the same name in the cache does not prove that the cache is up to date.
     async fn has_pod_ended(&self, key: &ObjectKey, uid: &Uid) -> Result<bool, WriteError> {

@@ -181,13 +181,13 @@ pub fn created_earlier(
 pub enum Release {
     /// No write: the claim is in use, was not reserved yet, or has nothing to release.
     Nothing,
-    /// The status without some consumers. If there are no others and the claim has the finalizer, also without the
-    /// allocation. Then the finalizer can be removed.
+    /// Write the status without the consumers that have ended. If none remains and the claim has the finalizer, also
+    /// without the allocation; then the finalizer can be removed.
     Consumers {
         /// The allocation is cleared.
         deallocates: bool,
     },
-    /// The finalizer: the claim is being deleted, and nothing uses it.
+    /// Remove the finalizer: the claim is being deleted, and nothing uses it.
     Protection {
         /// The allocation is cleared first.
         deallocates: bool,

@@ -19,7 +19,7 @@ use crate::pods::refusals::{Attempt, Refusals};
 /// Owner of the fields that this controller applies.
 const FIELD_MANAGER: &str = "ResourceClaimController";
 
-/// The reason why an entry has no claim, with upstream's text.
+/// The reason why an entry has no claim. The texts are upstream's, apart from those of the last two.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
     /// The entry has neither a claim nor a template.
@@ -50,7 +50,8 @@ pub enum EntryError {
     /// The template is not well-formed.
     #[error(transparent)]
     Template(DecodeError),
-    /// Nothing was created, and the reconcile ends: the namespace is being deleted, or the creation was just refused.
+    /// No claim was created for the entry, and the reconcile ends: the namespace is being deleted, or the same creation
+    /// was just refused.
     #[error("not created yet")]
     Postponed(Outcome),
 }

@@ -56,7 +56,7 @@ pub struct Keys {
     pub deleted: Arc<DeletedUids>,
 }
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the pods, PodGroups and claims that changes affect.
 pub fn subscribe(keys: &Arc<Keys>, templates: &Store<ResourceClaimTemplate>) {
     let changed = keys.clone();
     keys.pods.subscribe(move |change| changed.pod_changed(change));

@@ -32,7 +32,7 @@ pub fn creation_labels(succeeded: bool, has_admin_access: bool, owner: &OwnerRef
 /// Labels by which claims are counted: allocated, administrative access, source.
 type Class = (bool, bool, &'static str);
 
-/// Number of claims, kept up to date with each change.
+/// Numbers of claims by their labels, kept up to date with each change.
 #[derive(Debug, Default)]
 pub struct Totals(Mutex<BTreeMap<Class, u64>>);
 

@@ -94,7 +94,7 @@ fn message(pools: &[Pool]) -> String {
 
 type NewestSlices<'a> = BTreeMap<Str, (i64, Vec<&'a ResourceSlice>)>;
 
-/// Returns the slices of each pool's newest generation.
+/// Returns the slices of the newest generation of each requested pool.
 fn newest_slices<'a>(
     request: &ResourcePoolStatusRequest,
     slices: impl Iterator<Item = &'a ResourceSlice>,
@@ -115,8 +115,8 @@ fn newest_slices<'a>(
     newest
 }
 
-/// Returns the devices of a driver that are in use, by pool. Devices that are allocated with admin access do not count,
-/// because they can be allocated to other claims, too.
+/// Returns the devices of a driver that are in use, and their consumed capacities, by pool. Devices that are allocated
+/// with admin access do not count, because they can be allocated to other claims, too.
 fn uses<'a>(driver: &str, claims: impl Iterator<Item = &'a ResourceClaim>) -> BTreeMap<Str, PoolUse> {
     let mut uses: BTreeMap<Str, PoolUse> = BTreeMap::new();
     let devices = claims.filter_map(|claim| claim.allocation.as_ref()).flat_map(|allocation| &allocation.devices);

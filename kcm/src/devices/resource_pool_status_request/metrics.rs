@@ -15,7 +15,7 @@ const BUCKETS: i32 = 15;
 /// The first bound in seconds.
 const FIRST_BOUND: f64 = 0.001;
 
-/// Counts by driver.
+/// Counts and durations by driver.
 #[derive(Debug)]
 pub struct Metrics {
     /// Numbers of status writes, and of those that failed.

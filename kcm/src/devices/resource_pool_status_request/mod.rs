@@ -1,7 +1,8 @@
 //! resourcepoolstatusrequest-controller: writes the state of a driver's device pools into ResourcePoolStatusRequests.
 //!
 //! It writes the status of a request once, when all slices of the requested pools are published, and deletes the
-//! request some time later. Upstream: pkg/controller/resourcepoolstatusrequest.
+//! request an hour later. A request without a status is deleted after a day. Upstream:
+//! pkg/controller/resourcepoolstatusrequest.
 
 mod decide;
 mod drivers;

@@ -188,8 +188,8 @@ fn partition_type(driver: &str, device: &PublishedDevice, attribute: &str) -> Op
     value.filter(|_| !attribute.is_empty()).cloned().flatten()
 }
 
-/// Returns the counters that a device consumes, as a text, to compare devices. As in upstream, amounts are compared in
-/// their canonical form, so that `1Gi` and `1073741824` differ.
+/// Returns the counters that a device consumes, as a text, to compare devices. As in upstream, amounts are compared as
+/// their canonical strings, in which `1Gi` and `1073741824` differ.
 fn cost(device: &PublishedDevice) -> String {
     let of_set = |(set, counters): &(String, Counters)| {
         counters.iter().map(|(name, amount)| format!("{set}/{name}={amount}")).collect::<Vec<_>>()

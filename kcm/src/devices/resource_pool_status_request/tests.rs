@@ -59,7 +59,7 @@ struct Device<'a> {
     capacity: &'a str,
 }
 
-/// A slice of the pool `p` of driver `d`.
+/// A slice of a pool of the driver `d`.
 #[derive(Clone, Copy)]
 struct Slice<'a> {
     pool: &'a str,

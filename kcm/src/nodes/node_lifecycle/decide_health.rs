@@ -1,4 +1,5 @@
-//! Policy: a node is unresponsive if neither its status nor its Lease has changed for its grace period.
+//! Policy: a node is unresponsive if, for longer than its grace period, neither the heartbeat time of its Ready
+//! condition has changed nor its Lease was renewed.
 //!
 //! Only this process's clock counts; the times that kubelets write are compared for change and never with this clock.
 //! Upstream: pkg/controller/nodelifecycle, tryUpdateNodeHealth.
@@ -18,7 +19,7 @@ pub struct Health {
     pub alive: Instant,
     /// The heartbeat time of the node's Ready condition in the last pass; `None` without such a condition.
     heartbeat: Option<Time>,
-    /// The node's Lease when its last renewal was observed.
+    /// The last observed renewal of the node's Lease; `None` if no Lease was observed.
     lease: Option<Renewal>,
 }
 
@@ -27,7 +28,7 @@ type Renewal = Option<(i64, i32)>;
 
 impl Health {
     /// Returns true if a Lease is the first one, or was renewed since its last observed renewal. After a Lease without
-    /// a time, no Lease counts as renewed.
+    /// a time, no Lease counts as renewed until the Ready condition has a new heartbeat time.
     pub fn is_renewed_by(&self, lease: &Lease) -> bool {
         self.lease.is_none_or(|saved| saved.is_some() && saved < lease.renewed)
     }
@@ -72,7 +73,7 @@ pub fn is_unresponsive(health: &Health, grace: Grace, now: Instant) -> bool {
     now.saturating_duration_since(health.alive) > grace
 }
 
-/// The conditions that only the kubelet sets. Other clients set the network condition.
+/// The conditions that the kubelet reports. Other clients report the network condition.
 const KUBELET_CONDITIONS: [&str; 4] = [READY, "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// Returns the changed conditions of an unresponsive node; none if its Ready condition is Unknown already.

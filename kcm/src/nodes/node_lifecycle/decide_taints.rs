@@ -1,4 +1,5 @@
-//! Policy: the taints and labels that follow from the conditions of a node.
+//! Policy: the taints that follow from a node's conditions and `spec.unschedulable`, and the beta labels that follow
+//! from its stable labels.
 
 use std::sync::Arc;
 
@@ -34,9 +35,9 @@ fn taint(key: &str, effect: &str, now: Time) -> Taint {
     Taint { key: key.into(), value: "".into(), effect: effect.into(), added: now }
 }
 
-/// Returns the node's taints with the `NoSchedule` taints of its conditions; `None` if nothing changes. New ones are
-/// last, in the order of the conditions. Taints of other keys and effects are ignored. Upstream:
-/// pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
+/// Returns the node's taints with the `NoSchedule` taints that follow from its conditions and `spec.unschedulable`, and
+/// without those that no longer follow; `None` if nothing changes. New ones are last, in the order of the conditions.
+/// Taints with other keys or effects are kept. Upstream: pkg/controller/nodelifecycle, doNoScheduleTaintingPass.
 pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     let of_conditions = node.conditions.iter().filter_map(|condition| {
         let found = CONDITION_TAINTS
@@ -52,8 +53,9 @@ pub fn no_schedule(node: &Node, now: Time) -> Option<Vec<Taint>> {
     changed(node, |taint| !ours(taint) || wanted.contains(&&*taint.key), &wanted, NO_SCHEDULE, now)
 }
 
-/// Returns the node's taints with `wanted` as the only `NoExecute` taint of the two keys not ready and unreachable, or
-/// with neither if `wanted` is `None`. Returns `None` if nothing changes.
+/// Returns the node's taints after an update of the `NoExecute` taints [`NOT_READY`] and [`UNREACHABLE`]: the node gets
+/// the one with the key `wanted` and loses the other one, or both if `wanted` is `None`. Returns `None` if nothing
+/// changes.
 pub fn no_execute(node: &Node, wanted: Option<&str>, now: Time) -> Option<Vec<Taint>> {
     let ours = |taint: &Taint| taint.is(NOT_READY, NO_EXECUTE) || taint.is(UNREACHABLE, NO_EXECUTE);
     let keep = |taint: &Taint| !ours(taint) || Some(&*taint.key) == wanted;
@@ -72,7 +74,7 @@ fn changed(node: &Node, keep: impl Fn(&Taint) -> bool, wanted: &[&str], effect: 
     (kept != node.taints.len() || kept != taints.len()).then_some(taints)
 }
 
-/// Returns the key of the `NoExecute` taint for the status of a Ready condition.
+/// Returns the key of the `NoExecute` taint for the status of a Ready condition; `None` if the status requires none.
 pub fn no_execute_key(ready: &str) -> Option<&'static str> {
     match ready {
         "False" => Some(NOT_READY),
@@ -119,8 +121,8 @@ fn as_json(taint: &Taint) -> Value {
     json
 }
 
-/// Returns the key of a node's zone: region and zone, by either name of their labels; empty without both. Upstream:
-/// component-helpers/node/topology, GetZoneKey.
+/// Returns the key of a node's zone: region and zone, from the beta labels or else from the stable ones; empty if the
+/// node has neither region nor zone. Upstream: component-helpers/node/topology, GetZoneKey.
 pub fn zone(node: &Node) -> Str {
     let labels = &node.meta.labels;
     let either = |older: &str, newer: &str| label(labels, older).or_else(|| label(labels, newer)).unwrap_or_default();

@@ -34,7 +34,7 @@ pub struct Rates {
     pub reduced: f64,
     /// A zone of more nodes than this is large.
     pub large: usize,
-    /// Share of nodes that are not ready at which a zone becomes partially disrupted.
+    /// Share of nodes that are not ready at which a zone becomes partially disrupted, if they are more than two.
     pub threshold: f64,
 }
 
@@ -159,8 +159,8 @@ pub struct Zone {
     /// State after the last pass.
     pub state: State,
     /// Number of counted nodes when the zone entered its state. The rate depends on it: a zone that grows or shrinks
-    /// while it is partially disrupted neither begins nor stops to be tainted. Upstream: pkg/controller/nodelifecycle,
-    /// setLimiterInZone, which is called at changes of the state.
+    /// while it is partially disrupted keeps its rate. Upstream: pkg/controller/nodelifecycle, setLimiterInZone, which
+    /// is called at changes of the state.
     size_at_change: usize,
     /// Limits the rate of its taints.
     pub pace: Pace,
@@ -223,14 +223,14 @@ impl Zone {
 pub enum DisruptionChange {
     /// There is none.
     None,
-    /// No node of the cluster is ready: all taints are removed and none is added.
+    /// No node of the cluster is ready: the `NoExecute` taints of this controller are removed and none is added.
     AllFailed,
     /// Some node is ready again: all grace periods restart.
     SomeRecovered,
 }
 
-/// Updates the states and rates of all zones from a census. A zone without counted nodes keeps its state unless the
-/// failure of all nodes begins or ends. Without any counted node, nothing changes.
+/// Updates the states and rates of all zones from a census. A zone without counted nodes keeps its state unless all
+/// counted nodes fail, or did in the last pass. Without any counted node, nothing changes.
 pub fn update_disruption(
     zones: &mut BTreeMap<Str, Zone>,
     census: &BTreeMap<Str, Census>,

@@ -33,7 +33,7 @@ impl fmt::Display for Loop {
     }
 }
 
-/// Enqueues the keys of changed objects.
+/// Enqueues the keys of changed nodes.
 pub fn subscribe(nodes: &Arc<Store<Node>>, queue: &Arc<Queue<ObjectKey>>) {
     let queue = queue.clone();
     nodes.subscribe(move |change| {

@@ -1,7 +1,7 @@
 //! The pass over all nodes, and the taints and conditions of unresponsive ones.
 //!
-//! A pass gathers first and decides for all nodes together, so that no node is tainted before the number of failing
-//! ones is known.
+//! A pass first gathers the states of all nodes and then decides about them together, so that no node is tainted before
+//! the number of failing nodes is known.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -55,7 +55,7 @@ pub struct Limits {
 struct NodeState {
     uid: Uid,
     health: Option<Health>,
-    /// The taints that the node had when it was added were removed.
+    /// This controller's `NoExecute` taints, if the node had any when it was added, were removed.
     began_untainted: bool,
 }
 
@@ -69,7 +69,7 @@ struct State {
     behind: Option<WriteVersion>,
 }
 
-/// A node in a pass, with the status of its Ready condition after this pass has written it.
+/// A node in a pass, with the status that its Ready condition has after the writes of this pass.
 struct NodeInPass {
     node: Arc<Node>,
     ready: Option<Str>,
@@ -77,7 +77,7 @@ struct NodeInPass {
 
 /// The Lease of a node without heartbeat, as read from the API server.
 enum LeaseCheck {
-    /// The Lease was not renewed.
+    /// The API server has no renewal that the cache lacks. Also if the Lease does not exist, or was not to be read.
     NotRenewed,
     /// The Lease was renewed, in a version that is newer than the one in the cache.
     Renewed(u64),
@@ -158,7 +158,7 @@ impl Monitor {
         Ok(Outcome::RequeueAfter(self.limits.period))
     }
 
-    /// Returns the nodes in the cache. The next pass tracks those that were added during this pass.
+    /// Returns the tracked nodes in the cache. The next pass tracks those that were added during this pass.
     fn tracked_nodes(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.nodes.by_index(&EVERY, 0);
         let state = self.state();
@@ -166,8 +166,8 @@ impl Monitor {
         nodes
     }
 
-    /// Checks the Lease watch, `since_begin` after the begin of the pass. Returns true if it is up to date: only then
-    /// does a missing heartbeat count.
+    /// Checks the Lease watch, `since_begin` after the begin of the pass. Returns true if the watch is up to date: only
+    /// then does a missing heartbeat count.
     fn check_lease_watch(&self, since_begin: Duration, now: Instant) -> bool {
         let version = self.leases.progress().version();
         let mut state = self.state();
@@ -188,7 +188,8 @@ impl Monitor {
         !stalled && state.behind.is_none()
     }
 
-    /// Tracks nodes that were added or deleted. New ones begin without this controller's `NoExecute` taints.
+    /// Starts tracking added nodes, and stops tracking deleted ones. Removes this controller's `NoExecute` taints from
+    /// the added ones.
     async fn track_nodes(&self, nodes: &[Arc<Node>]) {
         let (mut added, mut deleted, mut tainted) = (Vec::new(), Vec::new(), Vec::new());
         {
@@ -278,7 +279,7 @@ impl Monitor {
         };
         let places: BTreeSet<Str> = nodes.iter().map(|node| zone(node)).collect();
         let all = nodes.clone();
-        // A node whose heartbeat could not be verified does not count in its zone.
+        // A node that `mark_unresponsive` skipped does not count in its zone.
         let in_pass: Vec<NodeInPass> = nodes
             .into_iter()
             .filter_map(|node| {
@@ -291,11 +292,11 @@ impl Monitor {
             })
             .collect();
         if self.update_zones(&places, &in_pass, now) == DisruptionChange::AllFailed {
-            error!("no node is ready: no pod is evicted until a node is ready");
+            error!("no node is ready: no node is tainted for eviction until a node is ready");
         }
         if self.zones().values().all(|zone| zone.state == ZoneState::Full) {
-            // All nodes lose their taints, including those whose heartbeat could not be verified. Each pass removes
-            // those of failed writes, and of writes that were still in progress.
+            // All nodes lose their taints, including the skipped ones. Each pass repeats this, because a removal may
+            // have failed, or a write that was in progress may have added a taint.
             self.untaint(&all).await;
         } else {
             stream::iter(&in_pass)
@@ -384,7 +385,7 @@ impl Monitor {
             .map(|(node, certain)| async move {
                 let written = if certain { self.write_unresponsive(&node).await } else { Ok(false) };
                 let written = written.unwrap_or_else(|error| {
-                    warn!(node = %node.meta.name, %error, "status of the node cannot be written; skipping the node");
+                    warn!(node = %node.meta.name, %error, "status of the node cannot be updated; skipping the node");
                     false
                 });
                 (node.meta.name.clone(), written)
@@ -414,7 +415,7 @@ impl Monitor {
                 return Ok(true);
             }
             if heartbeat(&live) != heartbeat(node) || self.is_renewed(node) {
-                debug!(node = %node.meta.name, "node has a newer heartbeat on the API server");
+                debug!(node = %node.meta.name, "node has a newer heartbeat; skipping the node");
                 return Ok(false);
             }
             let object = response.object().and_then(|object| Ok(with_conditions(object, &edits)?))?;
@@ -509,7 +510,7 @@ impl Monitor {
     }
 
     /// Taints the waiting nodes of a zone. Returns the time until the next one may be tainted; `None` if no node waits,
-    /// or another event has to happen first.
+    /// if the zone's rate is zero (each pass requeues the loop), or if the cache lags (its update requeues the loop).
     async fn taint_zone(&self, zone_name: &Str) -> Option<Duration> {
         loop {
             let (name, wait) = {
@@ -558,7 +559,7 @@ impl Monitor {
         let written = sync::edit_taints(&self.nodes, &self.writer, node, edit).await;
         match written {
             Ok(true) => {
-                info!(node = %node.meta.name, taint = wanted, "NoExecute taint added: the node's pods are evicted");
+                info!(node = %node.meta.name, taint = wanted, "NoExecute taint added to evict the node's pods");
                 self.metrics.evicted(zone_name);
                 if let Some(zone) = self.zones().get_mut(zone_name) {
                     zone.backoff = Backoff::default();

@@ -1,6 +1,6 @@
 //! Detects a stalled Lease watch or a paused process, both of which make healthy nodes look unresponsive.
 //!
-//! Some Lease changes at least every 10 s, because API servers renew their identity Leases. If the watch delivers
+//! At least one Lease changes every 10 s, because API servers renew their identity Leases. If the watch delivers
 //! nothing for 20 s, the watch is stalled, not the nodes: no node is marked unresponsive. After the watch recovers, or
 //! after this process was paused for that long, all grace periods restart. A single stale Lease is caught by the lease
 //! circuit breaker, which reads it from the API server.

@@ -11,15 +11,15 @@ use tokio::time::Instant;
 /// The state of a pod's eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// The pod is deleted at this time.
+    /// The countdown is running: the pod is to be deleted at this time.
     Until(Instant),
-    /// The pod is due since this time, and the event was recorded.
+    /// The pod has had to be deleted since this time, and the event that announces its deletion was recorded.
     Announced(Instant),
     /// The pod was deleted at this time.
     Deleted(Instant),
 }
 
-/// A pod that is evicted.
+/// The eviction of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Countdown {
     /// The pod.

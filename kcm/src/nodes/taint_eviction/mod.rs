@@ -1,7 +1,8 @@
 //! taint-eviction-controller: deletes pods that do not, or no longer, tolerate `NoExecute` taints of their node.
 //!
 //! For a pod that tolerates them for a time, a countdown begins when this process first observes pod and taints
-//! together. Other finite times do not change a running countdown. Upstream: pkg/controller/tainteviction.
+//! together. A change of the tolerated time to another finite time does not change a running countdown. Upstream:
+//! pkg/controller/tainteviction.
 
 mod countdown;
 mod decide;

@@ -25,8 +25,8 @@ use crate::pods::disruption_target;
 /// Maximum age of an uncached read of a node that is used for further pods on it.
 const NODE_READ_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The time after which the cache contains a deletion. A pod that the cache still contains is deleted again: the
-/// storage of the API server was restored from a backup.
+/// The time within which the cache reflects a deletion. A pod that the cache contains even after that, without a
+/// deletion timestamp, is deleted again: e.g. the storage of the API server was restored from a backup.
 const DELETION_MAX_LAG: Duration = Duration::from_secs(60);
 
 /// The time and result of an uncached read of a node; `None`: the node does not exist.
@@ -55,7 +55,7 @@ impl Deletions {
         }
     }
 
-    /// Records the delay of a pod's deletion after it was due.
+    /// Records a pod's deletion, and its delay after it was due.
     fn done(&self, late: Duration) {
         self.total.add();
         self.latency.observe(late.as_secs_f64());
@@ -110,7 +110,7 @@ impl Evictions {
         };
         let decision = match self.nodes.get(&ObjectKey { namespace: "".into(), name: pod.node.clone() }) {
             Some(node) => decide(self.tolerated_time(&node, &pod), running.as_ref(), now),
-            // A pod whose node does not exist is ignored, unless its countdown is already running.
+            // A pod whose node does not exist is ignored, unless its eviction has already begun.
             None => match &running {
                 None => Decision::Stay,
                 Some(stage) => decide(ToleratedTime::For(Duration::ZERO), Some(stage), now),
@@ -170,7 +170,7 @@ impl Evictions {
             if matches!(running, Some(Stage::Until(end)) if *end > Instant::now()) {
                 self.event(key, format!("Cancelling deletion of Pod {key}"));
             }
-            info!(pod = %key, node = %pod.node, "deleting pod: it does not tolerate its node's taints");
+            info!(pod = %key, node = %pod.node, "deleting pod: it does not, or no longer, tolerate its node's taints");
             self.event(key, format!("Marking for deletion Pod {key}"));
             self.countdowns.set(key, &pod.meta.uid, Stage::Announced(due));
         }
@@ -180,7 +180,8 @@ impl Evictions {
                 self.countdowns.set(key, &pod.meta.uid, Stage::Deleted(Instant::now()));
                 Ok(Outcome::RequeueAfter(DELETION_MAX_LAG))
             }
-            // The cache may have lost the pod before the eviction was stored: no event removes it.
+            // The cache may have removed the pod before its eviction was added to `countdowns`: then no later change
+            // of the pod removes the eviction.
             Err(error) if error.is_not_found() => {
                 self.countdowns.stop(key);
                 Ok(Outcome::Done)
@@ -190,7 +191,7 @@ impl Evictions {
         }
     }
 
-    /// Sets the condition `DisruptionTarget` of the pod, and deletes it.
+    /// Sets the pod's condition `DisruptionTarget`, and deletes the pod.
     async fn delete(&self, key: &ObjectKey, pod: &Pod) -> Result<(), WriteError> {
         let live = self.writer.get(&Pod::RESOURCE, key).await?;
         let patch = disruption_target::patch(
@@ -206,8 +207,8 @@ impl Evictions {
         self.writer.delete(&Pod::RESOURCE, key, &pod.meta.uid).await
     }
 
-    /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago. The cache alone does not suffice:
-    /// with a stalled watch, pods that may stay would be evicted.
+    /// Returns the node as the API server had it at most [`NODE_READ_MAX_AGE`] ago; `None` if it did not exist. The
+    /// cache alone does not suffice: with a stalled watch, pods that may stay would be evicted.
     async fn read_node(&self, name: &Str) -> Result<Option<Arc<Node>>, WriteError> {
         let node_reads = || lock(&self.node_reads);
         let now = Instant::now();

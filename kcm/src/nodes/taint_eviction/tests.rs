@@ -186,8 +186,8 @@ fn new_node_ends_the_countdowns_of_the_deleted_one() {
 
 proptest! {
     /// For any changes of taints and tolerations: a pod that tolerates its taints forever is never deleted, one that
-    /// tolerates them for a time stays for at least that time, and one that does not tolerate them is evicted
-    /// immediately.
+    /// tolerates them for a time stays at least for the time that it tolerated when its countdown began, and one that
+    /// does not tolerate them is evicted immediately.
     #[test]
     fn no_pod_is_evicted_too_early(steps in proptest::collection::vec((0u64..30, 0u8..6), 1..40)) {
         let begun = Instant::now();

@@ -33,8 +33,8 @@ impl AttachDetach {
     /// Requests the attachment.
     pub async fn attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Recheck {
         if memory.must_confirm {
-            // There is no uncached read of the node: its kubelet may be dead and never report the volume. A change of
-            // the node requeues the volume.
+            // Until the cached node reports the volume as in use, the node is not read from the API server: its kubelet
+            // may be dead and never report the volume. A change of the node requeues the volume.
             if !place.site.is_in_use {
                 return Ok(None);
             }
@@ -128,7 +128,8 @@ impl AttachDetach {
         ReconcileError::new(message)
     }
 
-    /// Reports errors and slowness of the driver. Returns the time until the next check.
+    /// Reports errors and slowness of the driver. Returns the time until the next check; `None` for volumes that
+    /// kubelets attach.
     pub fn await_attach(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         memory.is_announced = false;
         let Plugin::Csi { driver, handle } = subject.plugin else { return None };
@@ -155,22 +156,24 @@ impl AttachDetach {
         self.operations.failed(Operation::Attach, subject.plugin, started);
     }
 
-    /// Lists an attached volume in the node's status, and records an event about each pod that uses the volume.
+    /// Lists an attached volume in the node's status, and records an event about each pod that uses the volume, unless
+    /// the attachment was announced before.
     pub fn list(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) {
         self.set_listed(subject, place, true, true);
         if memory.is_announced {
             return;
         }
         memory.is_announced = true;
-        // A volume that the status lists already was announced by the previous leader.
+        // If the status already lists the volume, the previous leader has recorded the events.
         if memory.attach_started.is_some() || !place.site.is_listed {
             self.record(subject, place, EventType::Normal, messages::ATTACHED, messages::attached);
             self.operations.succeeded(Operation::Attach, subject.plugin, memory.attach_started.take());
         }
     }
 
-    /// Records one event about each pod that uses the volume on the node: the volume has to be detached from another
-    /// node first. Returns the time until the events are due; `None` if they are recorded or not needed.
+    /// Records one event about each pod that uses the volume on the node: first the volume has to be detached from
+    /// another node, or all PersistentVolumes have to be decodable. Returns the time until the events are due; `None`
+    /// if they are recorded or not needed.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
         if memory.is_wait_reported {
             return None;

@@ -101,8 +101,9 @@ impl Changes {
     }
 
     /// Begins a reconcile: returns the nodes and pods that have changed, and clears the recorded changes. Returns all
-    /// nodes if they depend on each other, and [`Extent::ALL`] if no change is recorded, a recheck is due, or the last
-    /// reconcile did not settle. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
+    /// nodes if they depend on each other, that is, `is_independent` is false. Returns [`Extent::ALL`] if no change is
+    /// recorded, a recheck is due, `is_independent` has changed, or a reconcile has failed since the last successful
+    /// one of all nodes and pods. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
     /// [`Changes::postponed`] or [`Changes::forget`]; otherwise the next one covers all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
@@ -197,7 +198,7 @@ mod tests {
             changed.into_iter().for_each(|extent| changes.add(&volume, extent));
             assert_eq!(changes.take(&volume, true, now), expected, "{name}");
             changes.succeeded(&volume, &expected, None);
-            assert_eq!(changes.take(&volume, true, now), Extent::ALL, "{name}: it is forgotten");
+            assert_eq!(changes.take(&volume, true, now), Extent::ALL, "{name}: the change counts once");
             changes.forget(&volume);
             changes.add(&volume, nodes(&["a"]));
             assert!(lock(&changes.0).is_empty(), "{name}");

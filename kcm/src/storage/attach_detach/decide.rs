@@ -29,9 +29,9 @@ pub enum Attachment {
     Attached,
     /// The attachment is being deleted; the driver may still have the volume attached.
     Deleting,
-    /// The attachment cannot be decoded. Or its kubelet attaches the volume, and the node cannot be decoded. Or no known
-    /// pod uses the volume, and the PersistentVolume that the attachment names cannot be decoded. The volume may be
-    /// attached; nothing is changed until its state is known.
+    /// The attachment cannot be decoded. Or the kubelet attaches the volume itself, and the node cannot be decoded. Or
+    /// no known pod uses the volume, and the PersistentVolume that the attachment names cannot be decoded. The volume
+    /// may be attached; nothing is changed until its state is known.
     Unknown,
 }
 
@@ -42,8 +42,8 @@ pub struct Site {
     pub is_wanted: bool,
     /// State of this controller's attachment.
     pub attachment: Attachment,
-    /// The attachment was deleted while the volume was wanted, and no new one is created until the kubelet reports the
-    /// volume as in use.
+    /// The attachment was deleted while the volume was wanted or listed, and no new one is created until the kubelet
+    /// reports the volume as in use.
     pub awaits_kubelet: bool,
     /// Another client has requested an attachment of the volume to the node. This controller never changes that
     /// attachment, but takes it into account.
@@ -72,7 +72,7 @@ pub struct NodeState {
     pub is_out_of_service: bool,
 }
 
-/// Properties of a volume.
+/// Rules for the steps of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// The volume may be attached to one node only.
@@ -104,7 +104,7 @@ pub enum Step {
     AwaitAttach,
     /// The volume is attached and wanted: list it in the node's status.
     List,
-    /// Another node has the volume: wait until it is detached there.
+    /// Another node has the volume, or is to get it first: wait until it is detached there.
     AwaitOtherNode,
     /// The previous attachment is being deleted: wait. Afterwards the volume is attached again, or nothing remains to
     /// do.
@@ -113,7 +113,7 @@ pub enum Step {
     AwaitDecodable,
     /// The kubelet uses the volume: wait, at most for this time if a time is set.
     AwaitUnmount(Option<Duration>),
-    /// Remove the volume from the node's status, which precedes each detachment.
+    /// Remove the volume from the node's status, which precedes the detachment from a node that exists.
     Unlist,
     /// Detach, after a check that the kubelet has released the volume or that the reason to force the detachment still
     /// holds.
@@ -156,8 +156,8 @@ pub fn decide(sites: &[Site], rules: Rules) -> Vec<Step> {
             Attachment::Deleting => Step::AwaitDetach,
             Attachment::Unknown => Step::AwaitDecodable,
             Attachment::Absent if !site.node.exists => Step::Idle,
-            // The response to a repeated request shows whether the attachment exists. Until then the volume is attached
-            // to no other node.
+            // The response to a repeated request shows whether the attachment exists. Until then an exclusive volume is
+            // attached to no other node.
             Attachment::Uncertain => Step::Attach,
             Attachment::Absent if rules.is_exclusive && (others > 0 || chosen != Some(index)) => Step::AwaitOtherNode,
             Attachment::Absent => Step::Attach,
@@ -180,7 +180,7 @@ fn step_if_unwanted(site: &Site, rules: Rules) -> Step {
     if site.attachment == Attachment::Unknown {
         return Step::AwaitDecodable;
     }
-    // The kubelet of such a node attaches and detaches its volumes itself.
+    // The kubelet of an unmanaged node attaches and detaches its volumes itself.
     if site.node.exists && !site.node.is_managed {
         return Step::Idle;
     }

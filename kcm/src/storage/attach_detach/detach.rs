@@ -1,4 +1,5 @@
-//! Detaches a volume from a node, after a check that the node's kubelet does not use the volume.
+//! Detaches a volume from a node, after a check that the node's kubelet does not use the volume, or that the detachment
+//! may be forced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,11 +69,11 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the volume may be detached according to the API server. Unless the node is deleted, its status
-    /// must not list the volume as attached, and the kubelet must have released it, or the reason to detach it by force
-    /// must still hold. A recent response to the write that removed the volume from the status suffices; otherwise the
-    /// node is read. If the result is false, the cache is behind, and the next reconcile of the volume waits for the
-    /// cache.
+    /// Returns true if the volume may be detached according to the API server. Unless the node is deleted, it must be
+    /// managed, its status must not list the volume as attached, and the kubelet must have released the volume, or the
+    /// reason to detach it by force must still hold. A recent response to the write that removed the volume from the
+    /// status suffices; otherwise the node is read. If the result is false, the cache is behind, and the next reconcile
+    /// of the volume waits for the cache.
     async fn is_released(
         &self,
         subject: &Subject<'_>,

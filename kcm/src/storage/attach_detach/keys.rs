@@ -16,7 +16,7 @@ use crate::pods::indexes::{by_node, on_node};
 use crate::storage::inline_volume;
 use crate::storage::volume_name::{Plugin, is_attachment_of, of_inline, of_volume};
 
-/// Subscribes to changes, and adds their keys to the queues.
+/// Subscribes to changes, and adds the volumes and nodes that they affect to the queues.
 pub fn subscribe(shared: &Arc<AttachDetach>) {
     let caches = &shared.caches;
     let add = |shared: &AttachDetach, extent: &Extent, volumes: Vec<Str>| {
@@ -70,7 +70,8 @@ impl Caches {
         of_volume(&*self.volumes.get(&ObjectKey::new("", claim.volume_name.clone()))?)
     }
 
-    /// Returns the unique names of a pod's volumes.
+    /// Returns the unique names of a pod's attachable volumes, without those whose claim or PersistentVolume is not
+    /// cached.
     pub(super) fn names_of_pod(&self, pod: &Pod) -> impl Iterator<Item = Str> {
         let claims = pod.volumes.iter().flat_map(|volumes| &volumes.claims);
         let behind_claims = claims.filter_map(|volume| {
@@ -103,9 +104,10 @@ fn of_claim(caches: &Caches, change: &Change<'_, PersistentVolumeClaim>) -> Vec<
     change.new.and_then(|claim| caches.name_of_claim(claim)).into_iter().collect()
 }
 
-/// Returns the volume of a PersistentVolume whose definition has changed. A new PersistentVolume counts only if its
-/// volume may be used on, or attached to, a node: otherwise a starting manager would reconcile thousands of unused
-/// volumes. An object that later refers to a volume requeues the volume.
+/// Returns the volumes, before and after the change, of a PersistentVolume whose volume, claim, access modes or UID has
+/// changed. A new PersistentVolume counts only if its volume may be used on, or attached to, a node: otherwise a
+/// starting manager would reconcile thousands of unused volumes. An object that later refers to a volume requeues the
+/// volume.
 fn of_persistent_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) -> Vec<Str> {
     if let (None, Some(new)) = (change.old, change.new) {
         let name = of_volume(new).filter(|name| shared.caches.may_have_places(name, new, &shared.memory));

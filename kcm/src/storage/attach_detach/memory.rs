@@ -26,8 +26,8 @@ pub struct SiteMemory {
     pub unwanted_since: Option<Instant>,
     /// The volume is reserved for the node. Only for plugins whose volumes are attached by kubelets.
     pub is_held: bool,
-    /// The volume was detached by force: it counts as released although the node's last status reports it as in use.
-    /// Only for plugins whose volumes are attached by kubelets.
+    /// The volume was detached: it counts as released even if the node's last status still reports it as in use, as
+    /// after a forced detachment. Only for plugins whose volumes are attached by kubelets.
     pub is_abandoned: bool,
     /// Time of a request to attach whose response was lost.
     pub uncertain_since: Option<Instant>,
@@ -35,7 +35,7 @@ pub struct SiteMemory {
     pub attach_started: Option<Instant>,
     /// Time at which the current attempt to detach began.
     pub detach_started: Option<Instant>,
-    /// The success was recorded as an event, or needs none.
+    /// The success of the attachment was recorded as an event, or needs no event.
     pub is_announced: bool,
     /// The wait for another node was recorded as an event.
     pub is_wait_reported: bool,
@@ -43,8 +43,8 @@ pub struct SiteMemory {
     pub reported_version: u64,
     /// An attachment exists, or may exist.
     pub is_attached: bool,
-    /// The attachment was deleted while the volume was wanted. The volume is attached again only if the kubelet reports
-    /// it as in use, because the cache of pods may be behind.
+    /// The attachment was deleted while the volume was wanted or listed. The volume is attached again only if the
+    /// kubelet reports it as in use, because the cache of pods may be behind.
     pub must_confirm: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Texts of events and errors, with upstream's wording.
+//! Texts of events and errors. All but that of [`undecodable`] have upstream's wording.
 
 use kinds::meta::ObjectKey;
 
@@ -17,7 +17,7 @@ pub fn failed(volume: &str, error: &str) -> String {
     format!("AttachVolume.Attach failed for volume \"{volume}\" : {error}")
 }
 
-/// Returns the error of a refused VolumeAttachment.
+/// Returns the error of a VolumeAttachment that could not be created.
 pub fn refused(error: &str) -> String {
     format!("kubernetes.io/csi: attacher.Attach failed: {error}")
 }
@@ -35,8 +35,8 @@ pub fn undecodable(volume: &str) -> String {
     failed(volume, error)
 }
 
-/// Returns the message of [`FAILED`] for a pod in `namespace`, whose volume other pods
-/// (`users`) use on another node.
+/// Returns the message of [`FAILED`] for a pod in `namespace` whose volume is attached to other nodes, where the pods
+/// `users` use it.
 pub fn waiting<'a>(volume: &str, namespace: &str, users: impl IntoIterator<Item = &'a ObjectKey>) -> String {
     let mut names = Vec::new();
     let mut others = 0;

@@ -1,8 +1,9 @@
 //! The list of attached volumes in a node's status: which entries a write adds and removes, and when it is sent.
 //!
-//! A volume that moves alone with its pod is never delayed. Between its release by one kubelet and its mount by the
-//! next one are only four writes (list, deletion, attachment, list), their watch events, and the calls of the driver.
-//! If further changes of a node are expected, the node's next write waits for them.
+//! A volume that moves alone with its pod is not delayed, unless the status of one of its nodes was written shortly
+//! before. Between its release by one kubelet and its mount by the next one are only four writes (list, deletion,
+//! attachment, list), their watch events, and the calls of the driver. If further changes of a node are expected, the
+//! node's next write waits for them.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub struct NodeList {
     decisions: HashMap<Str, Decision>,
     /// Volumes whose entry will change soon: the driver attaches them, or the kubelet unmounts them.
     expected: HashSet<Str>,
-    /// Volumes in the list that is being written, or was written with an unknown result.
+    /// Volumes in the list that was sent last, until the cache contains it or the write has certainly failed.
     writing: BTreeSet<Str>,
     /// The end and the duration of the last successful write.
     last_write: Option<(Instant, Duration)>,
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn next_write_waits_longer_when_more_changes_are_expected_or_nothing_waits_for_it() {
+    fn next_write_waits_longer_when_more_changes_are_expected() {
         let now = Instant::now();
         let volume = Str::from("a");
         let current = entries(&["a"]);

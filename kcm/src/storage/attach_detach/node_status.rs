@@ -1,8 +1,9 @@
 //! Writes the attached volumes to the status of a node: the only writer of that list.
 //!
 //! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
-//! The kubelet's writes of other fields are not conflicts. The next write waits until the cache contains this one. The
-//! response to a write replaces the read of the node before a removed volume is detached.
+//! The kubelet's writes of other fields are conflicts only if the list loses a volume that kubelets attach. The next
+//! write waits until the cache contains this one. The response to a write replaces the read of the node before a
+//! removed volume is detached.
 
 use std::sync::Arc;
 use std::time::Duration;

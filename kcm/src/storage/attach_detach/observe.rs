@@ -39,7 +39,7 @@ pub struct Caches {
     pub volumes: Arc<Store<PersistentVolume>>,
     pub attachments: Arc<Store<VolumeAttachment>>,
     pub drivers: Arc<Store<CsiDriver>>,
-    /// Attachments whose PersistentVolume does not show their volume.
+    /// Attachments whose PersistentVolume is missing or undecodable, or has other storage by now.
     pub unresolved: Arc<Unresolved>,
 }
 
@@ -61,7 +61,7 @@ pub struct Observation {
     pub label: Str,
     /// The PersistentVolume; of several with the same storage, preferably one that a pod uses.
     pub volume: Option<Arc<PersistentVolume>>,
-    /// The volume as the specs of pods define it, if no PersistentVolume defines it.
+    /// The volume as the specs of pods define it, if no pod uses it through a PersistentVolume.
     pub inline: Option<InlineVolume>,
     /// The volume may be attached to one node only, according to its definitions.
     pub is_exclusive: bool,
@@ -98,7 +98,7 @@ impl NamedVolume<'_> {
         self.volumes.len() <= 1 && !self.is_defined_by_pods
     }
 
-    /// Returns true if an attachment names a PersistentVolume that cannot be decoded. A pod that is not known may use it.
+    /// Returns true if an attachment names a PersistentVolume that cannot be decoded, which an unknown pod may use.
     fn is_of_undecodable(&self, attachment: &VolumeAttachment) -> bool {
         !self.undecodable_volumes.is_empty()
             && self.undecodable_volumes.contains(&ObjectKey::new("", attachment.volume.clone()))
@@ -177,7 +177,7 @@ impl Caches {
     }
 
     /// Returns true if the steps for a volume on one node do not depend on its other nodes: the volume is defined only
-    /// by PersistentVolumes that may be attached to several nodes.
+    /// by PersistentVolumes that may be attached to several nodes, and all PersistentVolumes can be decoded.
     pub fn has_independent_nodes(&self, volume: &NamedVolume<'_>) -> bool {
         let has_inline_attachments = || match volume.plugin {
             Plugin::Csi { driver, handle } => {
@@ -270,8 +270,8 @@ impl Caches {
         }
     }
 
-    /// Returns false if [`Caches::observe`] would return no node for a volume: no pod refers to it, no node and no
-    /// attachment names it, and nothing is remembered about it.
+    /// Returns false if a reconcile of a volume would do nothing: no pod refers to it, no node and no attachment names
+    /// it, nothing is remembered about it, and no other PersistentVolume has the same storage.
     pub fn may_have_places(&self, name: &Str, volume: &PersistentVolume, memory: &Memory) -> bool {
         let has_pods = volume
             .claim
@@ -291,8 +291,9 @@ impl Caches {
             || memory.has_sites(name)
     }
 
-    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume; none if the
-    /// volume need not be attached, or if the extent contains only some pods.
+    /// Updates the remembered users of a volume in the extent. Returns the definitions of the volume: those by pods
+    /// only if the extent contains all nodes, and none if the volume need not be attached or the extent contains only
+    /// some pods.
     fn update_users(&self, volume: &NamedVolume<'_>, extent: &Extent, memory: &Memory) -> DefinedBy {
         let (name, scope) = (volume.name, &extent.nodes);
         if !self.is_attachable(volume.plugin) {
@@ -357,8 +358,8 @@ impl Caches {
         found
     }
 
-    /// Adds a pod that uses a volume, unless it is not on a node, has ended, or its kubelet attaches volumes itself.
-    /// Returns true if the pod is among the users.
+    /// Adds a pod that uses a volume, if it is on a node, has not released its volumes, and its kubelet does not attach
+    /// volumes itself. Returns true if the pod is among the users.
     fn add_user(&self, pod: &Pod, users: &mut Users) -> bool {
         if !is_holding(pod) {
             return false;
@@ -465,7 +466,7 @@ impl Caches {
             memory.uncertain_since = None;
         }
         memory.is_held |= is_by_kubelet && is_listed;
-        // A machine may still use the volume after its Node was deleted.
+        // A kubelet may still use the volume after its Node was deleted.
         let can_be_used = record.is_some() || memory.is_attached;
         // A kubelet reports a wanted volume as in use before it attaches the volume.
         let is_unreleased = is_by_kubelet && !is_wanted && can_be_used && is_in_use.unwrap_or(record.is_none());

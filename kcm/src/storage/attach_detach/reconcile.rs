@@ -44,7 +44,7 @@ pub struct AttachDetach {
     pub recorder: Recorder,
     pub volume_queue: Arc<Queue<Str>>,
     pub node_queue: Arc<Queue<Str>>,
-    /// Drivers with attachments whose PersistentVolume does not show their volume.
+    /// Drivers with unresolved attachments (see `unresolved`).
     pub driver_queue: Arc<Queue<Str>>,
     pub operations: Operations,
     pub settings: Settings,
@@ -54,8 +54,9 @@ pub struct AttachDetach {
     pub term: Term,
 }
 
-/// For each kind, a history of the server and the version in this history that the cache must reach in this leadership
-/// term. The previous leader may have written objects that the caches do not contain yet.
+/// For each kind, the API server's history, which a restore from a backup replaces, and the version in it that the
+/// cache must reach in this leadership term. The previous leader may have written objects that the caches do not
+/// contain yet.
 #[derive(Debug, Default)]
 pub struct Term {
     attachments: OnceCell<(u64, u64)>,
@@ -153,8 +154,9 @@ impl AttachDetach {
         self.volume_queue.add(volume);
     }
 
-    /// Returns true if the caches contain everything that this process or the previous leader has written about a
-    /// volume, and all nodes that were read for it.
+    /// Returns true if the caches contain everything that this process has written about a volume, all nodes that it
+    /// has read for the volume, and all attachments that the previous leader has written; for a volume that kubelets
+    /// attach, also all node statuses of the previous leader.
     async fn is_current(&self, name: &Str, plugin: Plugin<'_>, key: &ObjectKey) -> Result<bool, ReconcileError> {
         let Caches { attachments, nodes, .. } = &self.caches;
         let wake = || self.volume_queue.waker(name);
@@ -254,7 +256,7 @@ impl AttachDetach {
         }
     }
 
-    /// Stores the memory of each node where the volume is still wanted, attached or listed.
+    /// Stores the memory of each node where the volume is still wanted or listed, or may be attached.
     fn remember(&self, subject: &Subject<'_>, memories: Vec<SiteMemory>) {
         let mut sites = Sites::new();
         for (place, memory) in subject.observation.places.iter().zip(memories) {
@@ -319,7 +321,7 @@ fn combined(errors: Vec<ReconcileError>) -> Option<ReconcileError> {
 }
 
 /// Returns true if the detachment of a volume from a node is urgent: pods on other nodes wait for it, or the node is
-/// unhealthy.
+/// out of service or not ready.
 fn is_awaited(subject: &Subject<'_>, place: &Place) -> bool {
     let others = || subject.observation.places.iter().filter(|other| other.node != place.node);
     let is_contended = subject.observation.is_for_one_node() && others().any(|other| other.site.is_wanted);

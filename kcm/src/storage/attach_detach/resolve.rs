@@ -28,7 +28,7 @@ pub fn apply_attachment(shared: &AttachDetach, change: &Change<'_, VolumeAttachm
     }
 }
 
-/// Applies a change of a PersistentVolume: its attachments, and those that may belong to its volume.
+/// Applies a change of a PersistentVolume to its attachments, and to the unresolved ones that may belong to its volume.
 pub fn apply_volume(shared: &AttachDetach, change: &Change<'_, PersistentVolume>) {
     let Some(volume) = change.new.or(change.old) else { return };
     let name_of = |volume: Option<&Arc<PersistentVolume>>| volume.and_then(|volume| of_volume(volume));
@@ -65,8 +65,8 @@ impl Reconcile for Drivers {
 }
 
 impl AttachDetach {
-    /// Requeues the volumes to which unresolved attachments belong: no object of such a volume may have changed, and no
-    /// pod may use it. Visits all PersistentVolumes once for each attachment, later only changed ones.
+    /// Requeues the volumes to which unresolved attachments belong. Nothing else requeues such a volume if no object of
+    /// it changes and no pod uses it. Visits all PersistentVolumes once for each attachment, later only changed ones.
     async fn resolve(&self, driver: &str) {
         let Work { new, all, changed } = self.caches.unresolved.take_work(driver);
         if !new.is_empty() {

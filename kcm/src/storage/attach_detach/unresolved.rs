@@ -18,7 +18,7 @@ use crate::storage::volume_name::{Plugin, attachment_name, has_form_of_attachmen
 enum Search {
     /// All PersistentVolumes have to be searched.
     New,
-    /// The volume had no PersistentVolume. A new one may have it.
+    /// No PersistentVolume had the volume at the last search. A new or changed one may have it.
     Missing,
     /// The volume was found, and logged.
     Found,
@@ -39,7 +39,7 @@ pub type ByNode = BTreeMap<Str, BTreeSet<Str>>;
 /// A search for the volumes of a driver's attachments.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// Attachments whose volume may be any volume.
+    /// New attachments. Their volume may be that of any PersistentVolume.
     pub new: ByNode,
     /// All attachments. Their volume may be one of the changed ones.
     pub all: ByNode,
@@ -116,7 +116,7 @@ impl Unresolved {
         work
     }
 
-    /// Records that the volume of an attachment was found. Returns true at the first time.
+    /// Records that the volume of an attachment was found. Returns true the first time.
     pub fn found(&self, driver: &str, node: &Str, attachment: &Str) -> bool {
         let mut all = lock(&self.0);
         let search = all

@@ -30,7 +30,7 @@ use crate::storage::unused::{condition, refers};
 /// Reconciles claims.
 pub struct Claims(pub Arc<Binder>);
 
-/// Result of the writes of a binding to the volume.
+/// Result of a binding's writes to the volume.
 enum VolumeWrite {
     /// There was none, or it was refused.
     None,
@@ -290,9 +290,9 @@ impl Binder {
         Ok(())
     }
 
-    /// Returns the first status of the condition `Unused` of a claim that becomes bound. It is written together with
-    /// the binding. If the cache lacks a pod, the controller that maintains the condition corrects it when the watch
-    /// delivers the pod.
+    /// Returns the first status of the condition `Unused` of a claim that becomes bound, which is written together with
+    /// the binding; `None` if it must not be written. If the cache lacks a pod, the controller that maintains the
+    /// condition corrects it when the watch delivers the pod.
     pub fn first_unused(&self, claim: &PersistentVolumeClaim) -> Option<bool> {
         if !self.settings.tracks_unused || claim.meta.is_deleting() || claim.unused.is_some() {
             return None;
@@ -336,8 +336,9 @@ impl Binder {
 }
 
 impl Binder {
-    /// Reads a volume after a write to it whose response was lost. If the write succeeds, the claim must not get another
-    /// volume before the cache contains it: the volume would be released, and deleted if its reclaim policy is Delete.
+    /// Reads a volume after a write to it whose response was lost. If the write takes effect, the claim must not get
+    /// another volume before the cache contains the write: this volume would be released, and deleted if its reclaim
+    /// policy is Delete.
     async fn lost_write(&self, volume: &PersistentVolume) -> VolumeWrite {
         let Ok(response) = self.writer.get(&PersistentVolume::RESOURCE, &volume.meta.key()).await else {
             return VolumeWrite::Unknown;

@@ -19,14 +19,16 @@ pub trait Cluster {
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
     /// Returns the storage class with this name.
     fn class(&self, name: &str) -> Option<Arc<StorageClass>>;
-    /// Returns true if a storage class that [`Cluster::class`] does not return afterwards may exist: it is undecodable.
+    /// Returns true if the storage class with this name cannot be decoded: it may exist even if a later call of
+    /// [`Cluster::class`] returns `None`.
     fn is_class_undecodable(&self, name: &str) -> bool;
-    /// Returns true if a volume may be reserved for a claim although [`Cluster::find`] does not find it afterwards: its
-    /// newest state cannot be decoded.
+    /// Returns true if a volume whose newest state cannot be decoded may be reserved for a claim: a later call of
+    /// [`Cluster::find`] does not find it.
     fn may_have_undecodable_volume(&self, claim: &PersistentVolumeClaim) -> bool;
-    /// Searches for the best volume for a claim; of those that are reserved for it if `is_limited`.
+    /// Searches for the best volume for a claim; only among those that are reserved for it if `is_limited`.
     fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search;
-    /// Returns the name of the default class; `None` if it is not known, because a class is undecodable.
+    /// Returns the name of the default class; `None` if there is none, or if it is unknown because a class is
+    /// undecodable.
     fn default_class(&self) -> Option<Str>;
     /// Returns the names of active pods without a node that use the claim.
     fn unscheduled_pods(&self, claim: &PersistentVolumeClaim) -> Vec<Str>;
@@ -94,7 +96,8 @@ pub enum ClaimStep {
 /// Decides the next step for a claim.
 ///
 /// # Errors
-/// When the storage class has no binding mode, or the claim's selector is invalid; the claim is retried.
+/// When the storage class has no binding mode or is undecodable, or the claim's selector is invalid; the claim is
+/// retried.
 pub fn next_step(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<ClaimStep, String> {
     if claim.annotation(BIND_COMPLETED).is_some() {
         Ok(bound(claim, cluster))
@@ -117,7 +120,8 @@ pub fn may_have_any_volume(claim: &PersistentVolumeClaim) -> bool {
 pub fn is_delayed(claim: &PersistentVolumeClaim, cluster: &impl Cluster) -> Result<bool, String> {
     match claim.class() {
         "" => Ok(false),
-        // A binding cannot be undone: the volume may be in a zone in which the pod cannot run.
+        // A binding cannot be undone. If the class delays bindings, an immediate one could choose a volume in a zone in
+        // which the pod cannot run.
         name if cluster.is_class_undecodable(name) => Err(format!("StorageClass {name:?} cannot be decoded")),
         name => cluster.class(name).map_or(Ok(false), |class| match class.binding_mode {
             Some(mode) => Ok(mode == BindingMode::WaitForFirstConsumer),

@@ -15,11 +15,12 @@ pub enum VolumeStep {
     SetPhase(Phase),
     /// The volume's claim does not name the volume yet: reconcile the claim.
     ReconcileClaim,
-    /// Claim and volume refer to each other but cannot be bound: events about the volume and the claim.
+    /// The volume's claim names no volume, and has another volume mode: events about the volume and the claim.
     Mismatch(Notice, Notice),
-    /// The volume's claim no longer exists, or has another volume: set the phase Released, then reclaim the volume.
+    /// The volume's claim no longer exists; or it has another volume, and this one was provisioned and has the reclaim
+    /// policy Delete: set the phase Released, then reclaim the volume.
     Reclaim,
-    /// The volume's claim has another volume: make this volume available again.
+    /// The volume's claim has another volume, and this one is not to be deleted: make it available again.
     Unbind,
 }
 
@@ -86,7 +87,7 @@ pub enum Reclaim {
     DeleteHostPath(String),
     /// Delete the volume's data, then make it available again.
     Recycle(RecyclePlugin),
-    /// No plugin can delete the volume's data. The failure is reported once no pod uses the volume.
+    /// No plugin can delete the volume's data. The failure is reported when no pod uses the volume any longer.
     NotRecyclable,
     /// The volume cannot be reclaimed: phase Failed, and this event.
     Fail(Notice),

@@ -63,7 +63,7 @@ impl Whole for PersistentVolume {
     }
 }
 
-/// An object that is being changed. No other controller of this process writes the object until the draft is dropped.
+/// An object that is being changed. No other draft of the object can be opened until this one is dropped.
 pub struct Draft<'a, K: Kind> {
     store: &'a Store<K>,
     writer: &'a Writer,

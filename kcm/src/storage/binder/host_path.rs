@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path};
 
-/// The parent of all directories.
+/// The parent of the volumes' directories.
 const BASE: &str = "/tmp/hostpath_pv";
 const TMP: &str = "/tmp/";
 
@@ -30,7 +30,7 @@ pub fn create(path: &str) -> io::Result<()> {
 /// Deletes a volume's directory with everything in it.
 ///
 /// # Errors
-/// When the path is not below a directory `/tmp`, or the file system refuses.
+/// When the path is not below a directory `/tmp` or contains `..`, or the file system refuses.
 pub fn delete(path: &str) -> Result<(), String> {
     if !is_temporary(path) {
         return Err(format!("host_path deleter only supports /tmp/.+ but received provided {path}"));

@@ -35,7 +35,7 @@ pub struct Wiring<'a> {
     pub matcher: &'a Arc<Matcher>,
 }
 
-/// Subscribes to changes, and adds their keys to the queues.
+/// Subscribes to changes, and adds the claims and volumes that they affect to the queues.
 pub fn subscribe(wiring: &Wiring<'_>) {
     subscribe_volumes(wiring);
     subscribe_claims(wiring);

@@ -40,7 +40,7 @@ impl Matcher {
     }
 
     /// Searches for the best volume of a claim and hides it from other claims until [`Matcher::release`]. If there is
-    /// none, the claim waits until a volume becomes free.
+    /// none, adds the claim to the waiting ones: a volume that becomes free may wake it unless `is_limited`.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Search {
         let mut state = self.lock();
         state.volumes.end_uncertain(Instant::now());

@@ -149,8 +149,9 @@ impl Operations {
     }
 }
 
-/// Returns the component that deletes a volume: a compiled-in plugin, or the provisioner of the volume's class. The
-/// provisioner in the volume's annotation is not used, because some provisioners have a different name on each node.
+/// Returns the component that deletes a volume: a compiled-in plugin, or the provisioner of the volume's class; `N/A`
+/// if there is neither. Except for host paths, the provisioner in the volume's annotation is not used, because some
+/// provisioners have a different name on each node.
 /// Upstream: pkg/controller/volume/persistentvolume, getProvisionerNameFromVolume.
 fn deleting_plugin(volume: &PersistentVolume, class: Option<&StorageClass>) -> String {
     let provisioner = volume.annotation(PROVISIONED_BY).filter(|name| !name.is_empty());

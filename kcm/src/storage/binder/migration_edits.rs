@@ -17,7 +17,7 @@ use crate::storage::migration::of_plugin;
 pub enum MigrationEdit {
     /// The provisioner is migrated and the annotation has another value.
     Set(&'static str),
-    /// The provisioner is not migrated, but the annotation is present.
+    /// The provisioner is not migrated, but the annotation names a driver.
     Remove,
 }
 

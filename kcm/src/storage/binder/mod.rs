@@ -1,7 +1,7 @@
 //! persistentvolume-binder-controller: binds claims to volumes, requests volumes from provisioners, and reclaims
 //! volumes whose claims were deleted.
 //!
-//! A binding is two references: the volume's to the claim, then the claim's to the volume. Every write contains the
+//! A binding is two references: the volume's to the claim, then the claim's to the volume. Every update contains the
 //! version that was decided on, so that neither a crash between writes nor an outdated cache leads to a claim or volume
 //! that is bound twice. Upstream: pkg/controller/volume/persistentvolume.
 

@@ -48,7 +48,8 @@ impl Notices {
         self.recorder.event(&about(object), kind, notice.reason, notice.message.clone());
     }
 
-    /// Records an event about an object that stays as it is, unless the same event was recorded within [`REPEAT`].
+    /// Records an event about an object that waits, unless its last event was the same and was recorded within
+    /// [`REPEAT`].
     pub fn record_waiting<K: Kind>(&self, object: &K, notice: &Notice) {
         let key = (K::RESOURCE.kind, object.meta().key());
         let now = Instant::now();

@@ -61,7 +61,8 @@ impl Binder {
         let draft = Draft::read(&self.volumes, &self.writer, volume).await?;
         let Some(key) = claim_key(volume) else { return Ok(None) };
         let claim = match self.uncached_claim(&key).await {
-            // No claim can have this name. As in upstream, only a volume that was released before is reclaimed then.
+            // No claim can have this name. As in upstream, such a reference does not release a volume, but a volume
+            // that was released before is reclaimed.
             Err(Stop::Failed(error)) if error.is_invalid_name() => None,
             claim => claim?,
         };

@@ -99,8 +99,9 @@ impl Binder {
         }
     }
 
-    /// Deletes the pod that wipes a volume, because the volume was deleted, or an administrator made it available or
-    /// changed its policy. Differs from upstream, whose pod continues.
+    /// Deletes the pod that wipes a volume, if there is one: the volume was deleted or must no longer be wiped, for
+    /// example because an administrator made it available or changed its policy. Differs from upstream, whose pod
+    /// continues.
     pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
         let Some(run) = self.recycling.get(volume) else { return Ok(()) };
         info!(volume = &**volume, pod = %run.key, "deleting the recycler pod: its volume must not be wiped");

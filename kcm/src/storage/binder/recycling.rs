@@ -56,7 +56,7 @@ impl Recycling {
         lock(&self.runs).insert(volume.clone(), run);
     }
 
-    /// Returns the time until a volume may be wiped again after its pod failed; `None` if it may be wiped now. The
+    /// Returns the time until a volume may be wiped again after a failed attempt; `None` if it may be wiped now. The
     /// change to the phase Failed requeues the volume earlier than that.
     pub fn pause(&self, volume: &Str, pause: Duration) -> Option<Duration> {
         let failed = lock(&self.failed).get(volume).copied();

@@ -56,8 +56,8 @@ enum Hold {
     Writing,
     /// The volume was written at this version; older records are outdated.
     Written(u64),
-    /// The response to a write was lost. Until this time the API server may make the write; then, or if another client
-    /// has written the volume, its record no longer has this version.
+    /// The response to a write was lost. The API server may make the write until the time `until`. If it does, or if
+    /// another client writes the volume, the volume's record no longer has the version `base`.
     Uncertain { base: u64, until: Instant },
 }
 
@@ -150,7 +150,8 @@ impl VolumeIndex {
     }
 
     /// Returns the best volume for a claim: of those with the fewest access modes the one that is reserved for the
-    /// claim, or the smallest. If `is_limited`, only a volume that is reserved for the claim is returned.
+    /// claim, or the smallest that is not hidden. If `is_limited`, only a volume that is reserved for the claim is
+    /// returned.
     pub fn find(&self, claim: &PersistentVolumeClaim, is_limited: bool) -> Option<&Arc<PersistentVolume>> {
         let reserved = self.find_reserved(claim);
         if is_limited {

@@ -22,7 +22,8 @@ struct Need {
 /// Position of a waiting claim.
 #[derive(Debug)]
 struct Place {
-    /// `None` if volumes do not wake it: it is delayed, or was woken and has not searched since.
+    /// `None` if free volumes do not wake the claim: it may get only a volume that is reserved for it, or was woken and
+    /// has not searched since.
     need: Option<(Bucket, Amount)>,
     class: Str,
 }
@@ -51,7 +52,7 @@ impl WaitingClaims {
         self.places.insert(key, Place { need, class });
     }
 
-    /// Removes a claim that was deleted or found a volume.
+    /// Removes a claim that was deleted or no longer waits.
     pub fn remove(&mut self, key: &ObjectKey) {
         let Some(place) = self.places.remove(key) else { return };
         if let Some(keys) = self.by_class.get_mut(&place.class) {
@@ -94,7 +95,7 @@ impl WaitingClaims {
         Some(key)
     }
 
-    /// Returns the claims that wait in a class, delayed ones too.
+    /// Returns the claims that wait in a class, including those that free volumes do not wake.
     pub fn of_class(&self, class: &str) -> Vec<ObjectKey> {
         self.by_class.get(class).into_iter().flatten().cloned().collect()
     }

@@ -8,7 +8,7 @@ use crate::storage::unused::volumes_of;
 /// the pod has finished. A kubelet starts no pod with a claim that is being deleted, so pods without a node do not
 /// count.
 ///
-/// A generic ephemeral volume no longer counts once the kubelet has stopped the pod or the pod was deleted with force.
+/// A generic ephemeral volume does not count after the kubelet has stopped the pod or the pod was deleted with force.
 /// Otherwise a finalizer of the pod that waits for the deletion of the claim could never be removed.
 pub fn blocks_deletion(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let is_shut_down = pod.meta.is_deleting() && pod.volumes.as_ref().is_some_and(|volumes| volumes.has_no_grace);

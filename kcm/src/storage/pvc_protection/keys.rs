@@ -54,7 +54,8 @@ impl Keys {
     }
 
     /// Returns true if a change of a pod may require a write of its claims. If the condition is not maintained, only
-    /// a change of a pod without a node or with released volumes may: any other pod keeps its claims.
+    /// a change of a pod without a node or with released volumes counts, as in upstream: other pods still block the
+    /// deletion of their claims, except for ephemeral volumes after a deletion with force.
     fn is_relevant(&self, pod: &Pod) -> bool {
         self.tracks_unused || pod.node.is_empty() || pod.has_released_volumes()
     }

@@ -92,7 +92,7 @@ pub struct Claims {
     pub protection: Protection<PersistentVolumeClaim, ClaimUsers>,
     /// Wall clock, for the times in conditions.
     pub clock: Clock,
-    /// Claims whose last user was deleted a short time ago.
+    /// Claims that the cache has contained no user of for a short time.
     pub idle: IdleClaims,
     /// Whole claims that pods use.
     pub used: UsedClaims,
@@ -150,8 +150,8 @@ impl Claims {
         Ok(Outcome::Done)
     }
 
-    /// Writes the condition, from the whole claim that was kept at the cached version or that is read from the API
-    /// server.
+    /// Writes the condition into the whole claim that was kept at the cached version, or else into the claim as read
+    /// from the API server.
     async fn write_condition(&self, cached: &PersistentVolumeClaim, unused: bool) -> Result<(), WriteError> {
         if let Some(whole) = self.used.take(cached) {
             match self.put_condition(cached, whole.bytes(), unused).await {

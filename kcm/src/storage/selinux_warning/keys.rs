@@ -45,8 +45,8 @@ pub fn subscribe(reconciler: &Arc<SelinuxWarnings>, queue: &Arc<Queue<ObjectKey>
     });
 }
 
-/// Returns the key of a pod with volumes that is new, ended, was deleted, or changed the labels of its mounts. An
-/// ephemeral container can change them.
+/// Returns the key of a pod that has ended or whose mounts have changed their labels, or of a pod with mounts that is
+/// new or was deleted. An ephemeral container can change the labels.
 fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
     let mounts = |pod: &Pod| pod.volumes.as_ref().is_some_and(|volumes| volumes.selinux.is_some());
     let is_relevant = match (change.old, change.new) {
@@ -60,7 +60,8 @@ fn of_pod(change: &Change<'_, Pod>) -> Option<ObjectKey> {
     is_relevant.then(|| pod.meta.key())
 }
 
-/// Returns a claim that has become bound. Its status reports the binding some time after its spec names the volume.
+/// Returns a claim that has become bound, or is bound to another volume now. Its status reports the binding some time
+/// after its spec names the volume.
 fn of_claim<'a>(change: &Change<'a, PersistentVolumeClaim>) -> Option<&'a Meta> {
     let bound = |claim: &'a Arc<PersistentVolumeClaim>| {
         (claim.phase == Phase::Bound).then_some((&claim.meta.uid, &claim.volume_name))
@@ -91,7 +92,7 @@ mod tests {
     use crate::storage::testing::{claim, recreated};
 
     #[test]
-    fn pods_of_a_claim_are_reconciled_once_its_status_shows_that_it_is_bound() {
+    fn pods_of_a_claim_are_reconciled_when_its_status_shows_that_it_is_bound() {
         let with = |volume: &str, phase| {
             let mut claim = claim("data");
             claim.volume_name = volume.into();

@@ -195,7 +195,7 @@ mod tests {
 
     /// The claim's change requeues its pods.
     #[tokio::test]
-    async fn volume_of_a_missing_claim_counts_once_the_claim_is_bound() {
+    async fn volume_of_a_missing_claim_counts_when_the_claim_is_bound() {
         let reconciler = reconciler(vec![user("web", "s0:c1"), user("other", "s0:c2")]);
         let keys = [ObjectKey::new("default", "web"), ObjectKey::new("default", "other")];
         keys.iter().for_each(|key| reconciler.sync(key));

@@ -9,9 +9,9 @@ use runtime::lock::lock;
 
 use super::label;
 
-/// Number of conflicts of a pod on a volume, counted from both sides, after which the pod is compared with no further
-/// pod when it begins to use the volume. Any user can create thousands of pods that conflict with each other, and the
-/// number of conflicts grows with the square of the number of pods.
+/// Number of new conflicts of a pod on a volume, counted from both sides, after which the pod is compared with no
+/// further pods. Any user can create thousands of pods that conflict with each other, and the number of conflicts grows
+/// with the square of the number of pods.
 const MAX_REPORTED: usize = 2_000;
 
 /// Method of labeling a volume's files.

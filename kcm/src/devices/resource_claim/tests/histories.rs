@@ -288,7 +288,7 @@ proptest! {
     // Each case starts a client, so that more cases would take too long.
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn each_pod_has_one_claim(events in proptest::collection::vec(event(), 0..60)) {
+    fn each_unfinished_pod_gets_one_claim(events in proptest::collection::vec(event(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(check(events))?;
     }

@@ -465,7 +465,7 @@ fn group_key() -> Key {
 }
 
 #[tokio::test]
-async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
+async fn pod_group_gets_no_claim_when_it_is_deleted_or_the_creation_fails() {
     let waiting = || group("gang", vec![generated("b", None)]);
     let deleting = || edited(waiting(), |group| group.meta.deletion = Time(1));
     let foreign = || Claim { entry: Some("b"), group: Some("other"), ..of_gang() };
@@ -496,7 +496,7 @@ async fn pod_group_gets_no_claim_when_it_ends_or_its_template_is_missing() {
 
 /// Each case: the consumers of a claim, the pods in the cache and on the API server, and the claim afterwards.
 #[tokio::test]
-async fn claim_is_released_when_its_consumers_no_longer_exist() {
+async fn claim_is_released_when_its_consumers_no_longer_need_it() {
     let key = || Key::Claim(kinds::meta::ObjectKey::new("ns", "made"));
     let shared = || Claim { pod: None, entry: None, is_allocated: true, is_protected: true, ..made() };
     let reserved = |consumers: &[Consumer]| Claim { consumers: consumers.into(), ..shared() };

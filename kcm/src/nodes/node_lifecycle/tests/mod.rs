@@ -223,7 +223,7 @@ fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
         ),
         ("known from before", 1000, &[(0, Some(1), None, false), (40, Some(1), None, false), (1, Some(1), None, true)]),
         (
-            "status alone keeps it",
+            "heartbeats in the status suffice",
             9,
             &[
                 (0, Some(1), Some(1), false),
@@ -233,7 +233,7 @@ fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
             ],
         ),
         (
-            "lease alone keeps it",
+            "renewals of the Lease suffice",
             9,
             &[
                 (0, Some(1), Some(1), false),
@@ -253,7 +253,7 @@ fn missing_heartbeat_is_measured_by_the_clock_of_this_process() {
             9,
             &[(0, Some(1), None, false), (30, None, None, false), (31, None, None, true)],
         ),
-        ("it is renewed again", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
+        ("heartbeats resume", 9, &[(0, Some(1), None, false), (41, Some(1), None, true), (9, Some(2), None, false)]),
     ];
     for (what, age, observations) in histories {
         let (mut now, mut health): (Instant, Option<Health>) = (Instant::now() + Duration::from_secs(1000), None);
@@ -333,7 +333,7 @@ fn census(count: Count<'_>) -> BTreeMap<Str, Census> {
     count.iter().map(|(name, size, ready)| (Str::from(*name), Census { size: *size, ready: *ready })).collect()
 }
 
-/// Returns the delay of a zone's next node after a node of the zone was tainted; `None`: it is never tainted.
+/// Returns the seconds until the next node of a zone may be tainted after one was; `None`: it is never tainted.
 fn wait(zone: &Zone, now: Instant) -> Option<u64> {
     let mut pace = zone.pace;
     pace.wait(now)?;

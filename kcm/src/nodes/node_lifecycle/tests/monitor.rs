@@ -45,15 +45,15 @@ struct Bench {
 }
 
 impl Bench {
-    /// A cluster with one node and its pods. `refusals` is the number of patches that fail; on the server, the node's
-    /// Lease was renewed at 2 in version 40.
+    /// A cluster with one node and its pods. The first `refusals` patches fail. On the server, the node's Lease has
+    /// version 40 and was renewed at second 2.
     async fn new(node: Arc<Node>, pods: impl IntoIterator<Item = Pod>, refusals: usize, recorder: Recorder) -> Self {
         let refuse = move |patches| (patches <= refusals).then_some((500, ""));
         Self::with_server(node, pods, (Duration::ZERO, refuse), recorder).await
     }
 
-    /// Like [`Bench::new`]; each response takes `delay`. `refuse` gets the number of patches, and returns the status
-    /// and body of a refusal.
+    /// Like [`Bench::new`]; each response takes `delay`. `refuse` gets the number of patches so far, and returns the
+    /// status and body if this patch is refused.
     async fn with_server(
         node: Arc<Node>,
         pods: impl IntoIterator<Item = Pod>,
@@ -295,7 +295,7 @@ async fn lease_that_changed_without_a_renewal_does_not_stop_the_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn version_of_a_lease_in_a_replaced_history_is_not_awaited() {
+async fn version_of_a_lease_is_not_awaited_after_the_server_was_restored_from_a_backup() {
     let bench = Bench::new(ready("True"), [pod("web", 7)], 0, without_events()).await;
     let deliver_leases = |version| {
         let mut other = leased(version, Some(1));

@@ -222,7 +222,7 @@ impl Bed {
         self.set_mode("ReadWriteMany");
     }
 
-    /// Changes the access modes of the volume so that one node may have it.
+    /// Changes the access modes of the volume so that only one node may have it.
     pub fn make_exclusive(&self) {
         self.set_mode("ReadWriteOnce");
     }

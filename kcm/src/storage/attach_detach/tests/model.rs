@@ -18,7 +18,7 @@ use crate::storage::attach_detach::node_list::NodeList;
 const NODES: usize = 3;
 const VOLUME: &str = "volume";
 
-/// A pod on a node.
+/// The state of the pod on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pod {
     None,
@@ -124,7 +124,8 @@ struct Model {
     /// Nodes that the driver has attached the volume to.
     attached: [bool; NODES],
     mounted: [bool; NODES],
-    /// Nodes that were unhealthy for long enough, or out of service, when the controller last read them.
+    /// Nodes from which the volume may be detached by force: when the controller decided to, they were not ready for
+    /// long enough, or out of service.
     forced: [bool; NODES],
     /// Seconds.
     now: u64,
@@ -409,7 +410,8 @@ impl Model {
         if matches!(fault, Fault::Crash) {
             return self.take_over(self.leader);
         }
-        // A refused write has had no effect. After success or a lost response the version of the server is awaited.
+        // A refused write has had no effect. After success or a lost request or response, the server's version is
+        // awaited.
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {

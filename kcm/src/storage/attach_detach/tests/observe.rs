@@ -248,7 +248,7 @@ async fn volume_is_wanted_on_a_node_until_the_last_of_its_pods_ends() {
     delete("unknown");
     delete("first");
     assert_eq!((users("vol-1"), users("vol-2")), (vec!["node 1".into()], vec!["other 1".into()]));
-    // The machine of a deleted node still runs its pods.
+    // The kubelet of a deleted node still runs its pods.
     for node in ["node", "other", "unknown"] {
         deliver_deletion(&caches.nodes, &ObjectKey::new("", node));
     }

@@ -125,7 +125,7 @@ async fn detachment_waits_for_the_cache_when_the_kubelet_uses_the_volume_by_now(
 
 /// The node was deleted, and its last status is unknown.
 #[tokio::test(start_paused = true)]
-async fn forced_detachment_is_counted_once_its_deletion_is_accepted() {
+async fn forced_detachment_is_counted_when_its_deletion_is_accepted() {
     let bed = Bed::new().await;
     bed.add_attachment("node", |_| {});
     lock(&bed.server).refuses_deletions = true;
@@ -524,7 +524,7 @@ async fn nodes_that_wait_for_an_exclusive_volume_are_not_compared_with_each_othe
     }
     bed.add_attachment("node-0", |_| {});
     bed.reconcile(&name()).await.expect("it succeeds");
-    // The reconcile for each pod visits the pod, its node, and the node that has the volume.
+    // For each pod, the reconcile visits the pod, its node, and the node that has the volume.
     let visited = || bed.shared.memory.visited.load(Ordering::Relaxed);
     let first = visited();
     assert!(first <= 3 * NODES, "{first}");

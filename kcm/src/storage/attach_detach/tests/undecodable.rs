@@ -1,5 +1,5 @@
-//! Objects of which no state can be decoded: a volume is neither detached nor attached to a second node because they
-//! seem to be missing.
+//! Objects of which no state can be decoded, and which therefore seem to be missing: nevertheless, a volume is neither
+//! detached nor attached to a second node.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ async fn bed() -> Bed {
 }
 
 impl Bed {
-    /// Adds a healthy node whose status lists and uses these volumes.
+    /// Adds a healthy node whose status lists these volumes as attached and as in use.
     fn add_node(&self, node: &str, listed: &[Str], used: &[Str]) {
         self.change_node(node, NodeState::healthy(5, listed, used));
         self.deliver_node(node);
@@ -112,7 +112,7 @@ async fn volume_of_kubelets_is_attached_to_no_node_while_another_node_cannot_be_
 }
 
 #[tokio::test(start_paused = true)]
-async fn volume_in_use_is_not_detached_by_force_while_a_user_may_be_undecodable() {
+async fn volume_in_use_is_not_detached_because_of_a_timeout_while_a_user_may_be_undecodable() {
     type Prepare = fn(&Bed);
     let rows: [(&str, Prepare, bool); 7] = [
         ("all decodable", |_| {}, true),

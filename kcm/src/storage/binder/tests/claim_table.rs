@@ -1,5 +1,5 @@
-//! Decisions on claims, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder and provision
-//! tests.
+//! Decisions on claims, in upstream's cases (those with a number) and others. Upstream:
+//! pkg/controller/volume/persistentvolume, binder and provision tests.
 
 use std::sync::Arc;
 
@@ -388,7 +388,7 @@ fn binding_continues_after_the_last_write_that_succeeded() {
 }
 
 #[test]
-fn status_of_a_bound_claim_follows_the_volume_only_when_it_becomes_bound() {
+fn capacity_of_a_claim_is_set_only_when_it_becomes_bound() {
     const PRE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     let bound = |capacity: &'static str| {
         claim("data").with(|claim| {

@@ -58,7 +58,7 @@ fn request_names_the_provisioner_and_corrects_the_annotation_of_a_migration() {
 }
 
 #[test]
-fn host_path_volume_cannot_be_filled() {
+fn host_path_volume_cannot_be_filled_from_a_data_source() {
     let mut with_source = (*claim("data").record()).clone();
     with_source.has_data_source = true;
     let why = "plugin \"kubernetes.io/host-path\" is not a CSI plugin. Only CSI plugin can provision a claim with a datasource";

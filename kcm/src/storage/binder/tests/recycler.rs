@@ -1,5 +1,5 @@
-//! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also claim references with
-//! invalid names, and undecodable objects.
+//! Pods that wipe volumes: each counts only for the claim whose data it wipes. Also bindings whose response was lost,
+//! claim references with invalid names, and undecodable objects.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,7 +52,7 @@ struct Server {
     lost: Option<Vec<u8>>,
     /// The volume cannot be read after that write.
     fails_reads: bool,
-    /// True after that write.
+    /// That write was received, and `fails_reads` is set.
     is_down: bool,
 }
 
@@ -223,7 +223,7 @@ async fn pod_is_deleted_when_the_volume_may_no_longer_be_wiped() {
 }
 
 #[tokio::test]
-async fn volume_without_a_recycler_fails_once_no_pod_uses_it() {
+async fn volume_without_a_recycler_fails_when_no_pod_uses_it() {
     let bed = Bed::new().await;
     let released = volume("pv").of("data", "first").phase("Released").with(|volume| {
         volume.policy = "Recycle";
@@ -384,7 +384,7 @@ async fn bound_claim_is_not_lost_while_its_volume_is_undecodable() {
 
 /// The API server accepts any reference to a claim.
 #[tokio::test]
-async fn volume_is_reclaimed_when_its_claim_reference_is_invalid() {
+async fn released_volume_is_reclaimed_when_its_claim_reference_is_invalid() {
     const RELEASE: &str = "PUT persistentvolumes/pv/status";
     for (case, (namespace, name), phase, expected) in [
         ("no namespace", ("", "data"), "Released", Some(CREATE)),

@@ -1,5 +1,5 @@
-//! Decisions on volumes, by upstream's cases. Upstream: pkg/controller/volume/persistentvolume, binder, delete and
-//! recycle tests.
+//! Decisions on volumes, in upstream's cases (those with a number) and others. Upstream:
+//! pkg/controller/volume/persistentvolume, binder, delete and recycle tests.
 
 use super::builders::{Backend, ClaimSpec, VolumeSpec, claim, volume};
 use crate::storage::binder::decide_volume::{

@@ -1,4 +1,4 @@
-//! The API server of the histories: objects with versions, and checks of every write.
+//! The API server of the histories: objects with versions, and checks of every update by a controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
