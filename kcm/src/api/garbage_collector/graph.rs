@@ -429,7 +429,7 @@ impl Graph {
         (matching, differing)
     }
 
-    /// Returns the number of objects, and of owners that no watch has delivered.
+    /// Returns the number of nodes, virtual ones included, and the number of virtual nodes.
     pub fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
     }

@@ -275,7 +275,7 @@ impl Collector {
     }
 
     /// Deletes an object if it still has the version on which the decision was based, or a later one with the same
-    /// owners and finalizers.
+    /// owners and finalizers; the last attempt does not check the version.
     async fn delete(
         &self,
         resource: &Resource,

@@ -43,7 +43,7 @@ pub type ResourceName = (&'static str, &'static str);
 pub struct NamespaceDeletion {
     /// Time at which this process first received it.
     since: Instant,
-    /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
+    /// Resources that were found empty in an earlier pass. They are emptied again only once nothing else remains, so
     /// that a namespace that waits for one broken group sends requests for that group only.
     pub emptied: HashSet<ResourceName>,
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
