@@ -195,8 +195,8 @@ impl LoadBalancerStates {
         }
     }
 
-    /// Returns the Services whose load balancers have this Service's endpoints as targets: itself, and those that refer
-    /// to it.
+    /// Returns the Services whose load balancers have, or may have, this Service's endpoints as targets: itself, and
+    /// those that refer to it.
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
         let has_endpoints =
@@ -215,7 +215,7 @@ impl LoadBalancerStates {
         !self.lock().referring.is_empty()
     }
 
-    /// Returns the Services whose load balancers send traffic to nodes.
+    /// Returns the Services whose load balancers have, or may have, nodes as targets.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
         let all = self.lock();
         let with = all.states.iter().filter(|(_, state)| state.has(Targeting::Nodes));

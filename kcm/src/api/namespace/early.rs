@@ -69,7 +69,7 @@ impl NamespaceDeletion {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
 
-    /// Returns the remaining time of the grace period.
+    /// Returns the remaining time of the grace period; `None` once it has ended.
     pub fn grace(&self) -> Option<Duration> {
         GRACE.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }
