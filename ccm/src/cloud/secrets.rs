@@ -95,7 +95,7 @@ impl Secrets {
         Self { names, reader, reads: Mutex::new(Reads { due: Instant::now(), versions: BTreeMap::new() }) }
     }
 
-    /// Passes all Secrets to a provider that has to be initialized.
+    /// Passes all Secrets that the provider does not have yet, before it is initialized.
     ///
     /// # Errors
     /// The error of the first Secret that cannot be read or used.
