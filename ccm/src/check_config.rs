@@ -37,7 +37,7 @@ Usage:
   ccm check-config [--files-only | --services] [flags]
 
       --files-only   Read only files, and do not call the cloud
-      --services     List what would happen to the load balancer of each Service, too, which needs
+      --services     Also list what would happen to the load balancer of each Service; requires
                      --kubeconfig, --master or a pod's service account
 
 All flags of the manager are accepted, so that its command line can be copied: see 'ccm --help'.

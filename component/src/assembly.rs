@@ -45,11 +45,11 @@ pub fn prepare<C>(descriptors: Descriptors<C>, context: &mut C) -> anyhow::Resul
     Ok(kept)
 }
 
-/// Returns the controllers whose required API resources are served, or whose discovery is refused. Logs a missing
-/// resource of each other controller.
+/// Returns the controllers whose required API resources are served, and those for which API discovery is refused.
+/// Logs the first missing resource of each other controller.
 ///
 /// # Errors
-/// Fails if the API server cannot be reached.
+/// Fails if the API server cannot be reached, or if its discovery documents cannot be decoded.
 pub async fn with_served_apis<C>(descriptors: Descriptors<C>, clients: &Clients) -> anyhow::Result<Descriptors<C>> {
     let mut kept = Vec::new();
     'descriptors: for descriptor in descriptors {
@@ -91,7 +91,8 @@ pub fn start<C>(descriptors: &[&'static Descriptor<C>], manager: &mut Manager, c
     }
 }
 
-/// Maps the names of queues to the kind of their keys, for the diagnostics page.
+/// Maps the names of queues to the kind of their keys, for the diagnostics page. Queues without such a kind are
+/// left out.
 pub fn key_kinds<C>(registry: &'static [Descriptor<C>]) -> Vec<(&'static str, &'static str)> {
     let queues = registry.iter().flat_map(|descriptor| descriptor.queues);
     queues.filter_map(|keys| Some((keys.queue, keys.kind?))).collect()

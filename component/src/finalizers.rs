@@ -60,7 +60,7 @@ const WELL_KNOWN: &[(&str, &str, &str)] = &[
     (
         "external-provisioner.volume.kubernetes.io/finalizer",
         "the CSI driver's provisioner",
-        "once the volume is deleted",
+        "once the storage of the volume is deleted",
     ),
     ("snapshot.storage.kubernetes.io/", "the snapshot controller", "once nothing refers to the snapshot"),
 ];

@@ -270,7 +270,7 @@ pub fn manager_options(options: &Options, namespace: Option<String>) -> ManagerO
     }
 }
 
-/// Returns the value of a text flag, if it was given.
+/// Returns the value of a text flag; `None` if it is empty.
 fn non_empty(flag: &str) -> Option<String> {
     (!flag.is_empty()).then(|| flag.to_owned())
 }

@@ -57,7 +57,8 @@ fn parse_manifest(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
     Ok(entries.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect())
 }
 
-/// Returns the allowed values by metric and label. Blanks are part of a value; an empty list allows the empty value.
+/// Returns the allowed values by metric and label. Blanks are part of a value; an empty list allows only the empty
+/// value.
 fn allowed(entries: &BTreeMap<String, String>) -> BTreeMap<String, AllowedValues> {
     let mut allowed = BTreeMap::<String, AllowedValues>::new();
     for (key, values) in entries {

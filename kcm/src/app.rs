@@ -32,12 +32,12 @@ pub fn main(arguments: impl IntoIterator<Item = String>) -> ExitCode {
 ///
 /// # Errors
 /// When the client configuration, or a file that an option names, cannot be read; when options contradict each other;
-/// or when API discovery cannot reach the API server.
+/// or when the API server cannot be reached, or its discovery documents cannot be decoded.
 pub async fn manager(options: Options, connection: &ConnectOptions) -> anyhow::Result<Manager> {
     manager_in(options, connection, None).await
 }
 
-/// Like [`manager`], for the objects of one namespace only.
+/// Like [`manager`]; with a namespace, for the objects of that namespace only.
 ///
 /// # Errors
 /// As [`manager`].

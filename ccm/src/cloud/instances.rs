@@ -1,7 +1,8 @@
 //! Requests for instances, made one by one and sent to the cloud in batches.
 //!
-//! Each worker requests the instance of one node. Requests that arrive within `BATCH_WINDOW`, or during a call,
-//! become one call of the provider, which makes as few requests to its cloud as possible.
+//! Each worker requests the instance of one node. Requests that arrive within `BATCH_WINDOW`, or during a call for at
+//! most `PREVIOUS_CALL_WAIT` more, become one call of the provider, which makes as few requests to its cloud as
+//! possible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

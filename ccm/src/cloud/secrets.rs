@@ -41,7 +41,7 @@ pub trait SecretReader: Send + Sync {
 
 /// Secrets in the API server.
 pub struct ApiSecrets {
-    /// A writer with the process's own identity: its permission is limited to these Secrets.
+    /// A writer with the process's own identity, whose permission to read Secrets is limited to these.
     pub writer: Writer,
 }
 
@@ -95,7 +95,7 @@ impl Secrets {
         Self { names, reader, reads: Mutex::new(Reads { due: Instant::now(), versions: BTreeMap::new() }) }
     }
 
-    /// Passes all Secrets to a provider that has to be initialized.
+    /// Passes all Secrets that the provider does not have yet, before it is initialized.
     ///
     /// # Errors
     /// The error of the first Secret that cannot be read or used.
@@ -114,7 +114,9 @@ impl Secrets {
         }
         match tokio::time::timeout(READ_TIMEOUT, self.pass_changed(provider, &mut reads)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => warn!(%error, "the cloud provider keeps its credentials: a Secret could not be used"),
+            Ok(Err(error)) => {
+                warn!(%error, "the cloud provider keeps its credentials: a Secret could not be read or used")
+            }
             Err(_) => {
                 warn!("the cloud provider keeps its credentials: the API server did not return its Secrets in time")
             }

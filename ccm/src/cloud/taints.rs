@@ -1,6 +1,7 @@
 //! Taints of the cloud controllers, and the patches that add and remove them.
 //!
-//! The list of taints is replaced as a whole: a patch of it is valid only for the version that it was created from.
+//! The list of taints is replaced as a whole, so a patch is valid only for the version of the node from which it
+//! was created.
 
 use jiff::Timestamp;
 use kinds::meta::Time;

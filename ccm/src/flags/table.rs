@@ -17,7 +17,7 @@ component::flags! {
         "cluster-cidr": Text = "", Effective, "CIDR range or two ranges of the Pods; only routes to these are deleted";
         "cluster-name": Text = "kubernetes", Effective, "Name of this cluster, by which the cloud provider recognizes the resources of this cluster";
         "configure-cloud-routes": Bool = "true", Effective, "Create a cloud route for each Node's pod CIDR";
-        "external-cloud-volume-plugin": Text = "", NoEffect, "Has no effect on cloud controllers";
+        "external-cloud-volume-plugin": Text = "", NoEffect, "Volume plugin of the cloud provider";
         "feature-gates": PlainGates = "", Effective, "Feature gates to switch, as Gate=true|false, comma-separated; may be repeated";
         "leader-elect-resource-name": Text = "cloud-controller-manager", Effective, "Name of the Lease";
         "route-reconciliation-period": Duration = "10s", Effective, "How often cloud routes are reconciled with the Nodes";

@@ -109,7 +109,7 @@ impl Parsed {
 
     fn set(&mut self, index: usize, text: &str) {
         let Flag { name, kind, default, .. } = self.component.flags[index];
-        // A blank address does not change the value. Upstream: pflag, ipValue.Set.
+        // An empty address does not change the value. Upstream: pflag, ipValue.Set.
         let is_blank_address = kind == super::value::Type::Ip && text.is_empty();
         if is_blank_address && self.values[index].is_some() {
             return;

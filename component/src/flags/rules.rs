@@ -1,4 +1,4 @@
-//! Rules about flags, which the binaries share. Each binary checks those that upstream's binary checks.
+//! Rules about the flags that the binaries share. Each binary checks those that upstream's binary checks.
 
 use super::controllers::{self, Selection, UpstreamController};
 use super::flag_error::FlagError;

@@ -20,7 +20,7 @@ pub enum Type {
     Duration,
     /// Any text.
     Text,
-    /// An IP address; a blank one changes nothing.
+    /// An IP address; an empty text changes nothing.
     Ip,
     /// pflag's StringSlice: one CSV record; the first occurrence replaces the default, later ones append.
     Strings,
@@ -59,8 +59,8 @@ pub enum Value {
     Text(String),
     /// A value of type [`Type::Ip`].
     Ip(IpAddr),
-    /// A value of type [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] or [`Type::PlainGates`] (each
-    /// `[component:]gate=bool`).
+    /// A value of type [`Type::Strings`], [`Type::CertKeys`], [`Type::Gates`] or [`Type::PlainGates`]; the items of
+    /// gates are `[component:]gate=bool`.
     Strings(Vec<String>),
     /// A value of type [`Type::Int32s`].
     Int32s(Vec<i32>),
@@ -110,7 +110,7 @@ impl Type {
             Type::Duration => "a duration with units (ns, us, ms, s, m, h), such as 30s, 1m30s or 300ms",
             Type::Text => "any text",
             Type::Ip => "an IPv4 or IPv6 address",
-            Type::Strings => "a comma-separated list; an item with a comma or a quote in double quotes",
+            Type::Strings => "a comma-separated list; put an item that contains a comma or a quote in double quotes",
             Type::Int32s => "a comma-separated list of whole numbers",
             Type::Map => "comma-separated key=value pairs",
             Type::CertKeys => "certfile,keyfile or certfile,keyfile:host,host",
@@ -276,8 +276,8 @@ fn parse_float(text: &str) -> Option<f64> {
     (!overflow).then_some(number)
 }
 
-/// Parses a Go duration (time.ParseDuration) into nanoseconds; `None` if it has no unit, an unknown one, or does not
-/// fit into 64 bits.
+/// Parses a Go duration (time.ParseDuration) into nanoseconds; `None` if it is malformed, or does not fit into 64
+/// bits. Only `0` needs no unit.
 pub fn parse_duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),

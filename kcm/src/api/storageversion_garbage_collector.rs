@@ -2,7 +2,7 @@
 //! StorageVersions.
 //!
 //! Each API server holds an identity Lease in `kube-system`. An entry is stale if its API server has no such Lease. A
-//! StorageVersion whose last entries are stale is deleted. Upstream: pkg/controller/storageversiongc.
+//! StorageVersion that has only stale entries is deleted. Upstream: pkg/controller/storageversiongc.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

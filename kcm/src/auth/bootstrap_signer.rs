@@ -131,7 +131,7 @@ impl Signer {
                 }
                 Ok(Outcome::Done)
             }
-            // The watch delivers the other change, which requeues the key.
+            // After a conflict, the watch delivers the other client's change, which requeues the key.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(Outcome::Done),
             Err(error) => Err(error.into()),
         }

@@ -104,7 +104,7 @@ fn start(manager: &mut Manager, context: &Context) {
     manager.add(WorkOptions { name: DESCRIPTOR.name, workers: 1 }, queue, reconciler);
 }
 
-/// Action on a token, unless a pod mounts it.
+/// Action on a token, unless a pod references it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Keep,
@@ -128,7 +128,7 @@ fn is_tracked_for(since: &str, period: SignedDuration, now: Timestamp) -> Option
     Some(first_full_day.checked_add(period).is_ok_and(|end| now >= end))
 }
 
-/// Returns the action for a token, regardless of the pods that mount it.
+/// Returns the action for a token, regardless of the pods that reference it.
 fn decide(secret: &Secret, account: Option<&ServiceAccount>, period: SignedDuration, now: Timestamp) -> Verdict {
     let (Some(token), Ok(period_start)) = (secret.account_token(), now.checked_sub(period)) else {
         return Verdict::Keep;

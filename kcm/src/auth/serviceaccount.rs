@@ -1,5 +1,4 @@
-//! serviceaccount-controller: creates the ServiceAccount `default` in every namespace that is not being deleted and has
-//! none.
+//! serviceaccount-controller: creates the ServiceAccount `default` in every active namespace that has none.
 //!
 //! Upstream: pkg/controller/serviceaccount, ServiceAccountsController.
 

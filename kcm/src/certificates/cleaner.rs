@@ -34,7 +34,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
-/// Seconds for which issued, denied and failed requests are kept.
+/// Seconds for which requests are kept after their denial, their failure, or, once issued, their approval.
 const DECIDED_MAX_AGE_SECONDS: i64 = 60 * 60;
 /// Seconds for which undecided requests are kept, and approved requests for which no certificate is issued.
 const PENDING_MAX_AGE_SECONDS: i64 = 24 * 60 * 60;
@@ -68,7 +68,7 @@ fn deletion_reason(request: &CertificateSigningRequest, now: Timestamp) -> Optio
     };
     let is_issued = !request.certificate.is_empty();
     if is_issued && has_old_condition("Approved", DECIDED_MAX_AGE_SECONDS) {
-        Some("issued for more than an hour")
+        Some("issued, and approved more than an hour ago")
     } else if has_old_condition("Denied", DECIDED_MAX_AGE_SECONDS) {
         Some("denied for more than an hour")
     } else if has_old_condition("Failed", DECIDED_MAX_AGE_SECONDS) {

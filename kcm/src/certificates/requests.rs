@@ -51,8 +51,7 @@ impl Requests {
     /// Replaces a subresource of a request by `object`, which contains the version that it is based on.
     ///
     /// # Errors
-    /// When the API server refuses the write for another reason than a change or deletion of the request, or the
-    /// response is lost.
+    /// When the write fails for another reason than a change or deletion of the request.
     pub async fn replace(&self, key: &ObjectKey, subresource: &str, object: &[u8]) -> Result<Outcome, ReconcileError> {
         match self.writer.replace(&CertificateSigningRequest::RESOURCE, key, Some(subresource), object).await {
             Ok(response) => {

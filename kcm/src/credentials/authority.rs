@@ -1,4 +1,4 @@
-//! The authorities that sign: a certificate and its key from files, read again when they have changed.
+//! The authorities that sign: a certificate and its key from files, parsed again when they have changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

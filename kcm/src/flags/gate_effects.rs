@@ -88,7 +88,7 @@ pub static EFFECTS: &[(&str, Effect)] = &[
     ("StatefulSetRecreateStrategy", Switches("StatefulSets with the update strategy Recreate")),
     ("StatefulSetSemanticRevisionComparison", Switches("a StatefulSet whose template differs only in form gets no new revision")),
     ("StorageVersionAPI", Switches("storageversion-garbage-collector-controller runs, if APIServerIdentity is on too")),
-    ("StorageVersionMigrator", Switches("storage-version-migrator-controller runs")),
+    ("StorageVersionMigrator", Switches("storage-version-migrator-controller runs, if InformerResourceVersion is on too")),
     ("TaintTolerationComparisonOperators", Switches("tolerations with the operators Gt and Lt are compared as numbers")),
     ("UnauthenticatedHTTP2DOSMitigation", Switches("HTTP/2 connections of unauthenticated clients to the HTTPS port are closed after each request")),
     ("UnlockWhileProcessingFIFO", AlwaysOn(IN_ORDER)),

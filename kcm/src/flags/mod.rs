@@ -41,7 +41,8 @@ pub static COMPONENT: Component = Component {
 /// Reads and checks the manager's command line, without the program's name.
 ///
 /// # Errors
-/// All arguments that cannot be parsed, and all rules that the other flags violate.
+/// All errors: parse errors, and violated rules. A rule about a flag whose value could not be
+/// parsed is not checked.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Invocation, FlagErrors> {
     component::flags::parse(&COMPONENT, arguments)
 }

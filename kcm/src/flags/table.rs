@@ -113,7 +113,7 @@ component::flags! {
     }
     "Namespace-controller" {
         "concurrent-namespace-syncs": Int32 = "10", Effective, "Namespaces finalized concurrently";
-        "namespace-sync-period": Duration = "5m0s", Effective, "How often every terminating Namespace is reconciled again";
+        "namespace-sync-period": Duration = "5m0s", Effective, "How often a terminating Namespace that waits for finalizers of other controllers is reconciled again";
     }
     "Node-ipam-controller" {
         "node-cidr-mask-size": Int32 = "0", Effective, "Prefix length of a Node's pod CIDR in a single-stack cluster; 0 means 24 for IPv4, 64 for IPv6";
@@ -157,7 +157,7 @@ component::flags! {
     }
     "Serviceaccount-controller" {
         "concurrent-serviceaccount-token-syncs": Int32 = "5", Effective, "Service account token Secrets reconciled concurrently";
-        "root-ca-file": Text = "", Effective, "PEM CA bundle that is put into service account token Secrets";
+        "root-ca-file": Text = "", Effective, "PEM CA bundle to publish in service account token Secrets, ConfigMaps kube-root-ca.crt and a ClusterTrustBundle";
         "service-account-private-key-file": Text = "", Effective, "PEM RSA or ECDSA key that signs legacy service account tokens; empty: no tokens are created";
     }
     "Ttl-after-finished-controller" {

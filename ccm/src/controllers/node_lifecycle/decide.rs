@@ -1,8 +1,8 @@
 //! The decision about a node, given its readiness and the state of its instance: policy, no IO.
 //!
 //! A node is deleted only if it is older than [`MIN_NODE_AGE`], and the cloud has reported twice, at least
-//! [`MIN_REPORT_SPAN`] apart, that its instance does not exist. An existing instance resets the count. An error changes
-//! nothing.
+//! [`MIN_REPORT_SPAN`] apart, that its instance does not exist. The count is reset if the node is ready or the instance
+//! exists. An error changes nothing.
 
 use std::time::Duration;
 

@@ -65,8 +65,8 @@ pub fn cluster_networks(flag: &str) -> Result<Vec<IpNet>, String> {
     }
 }
 
-/// Returns true if this controller may remove a route: its first or last address is in one of the cluster's networks.
-/// Upstream: route controller, isResponsibleForRoute.
+/// Returns true if this controller may remove a route: the first or last address of its destination is in one of the
+/// cluster's networks. Upstream: route controller, isResponsibleForRoute.
 fn is_responsible(cluster: &[IpNet], destination: &IpNet) -> bool {
     cluster.iter().any(|net| net.contains(&destination.network()) || net.contains(&destination.broadcast()))
 }

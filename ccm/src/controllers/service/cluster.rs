@@ -34,7 +34,8 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns all cached Services.
     fn services(&self) -> Vec<Arc<Service>>;
 
-    /// Returns the nodes that may take traffic. The list is shared; calls return the same list until the nodes change.
+    /// Returns the nodes that may take traffic. All calls share one list, which is replaced after the nodes have
+    /// changed.
     fn nodes(&self) -> Arc<[NodeTarget]>;
 
     /// Returns a Service's endpoints, ordered by port name, address and port; `None` if endpoints are not watched.
@@ -43,7 +44,8 @@ pub trait Cluster: Send + Sync + 'static {
     /// Returns true if all Nodes, and all EndpointSlices if those are watched, could be decoded.
     fn decodes_all(&self) -> bool;
 
-    /// Returns a pod with its readiness gates, or `None` if it does not exist or pods are not watched.
+    /// Returns a pod with its readiness gates; `None` if it does not exist, if pods are not watched, or while the cache
+    /// does not contain this process's last write to it.
     fn pod(&self, namespace: &str, name: &str) -> Option<Arc<GatedPod>>;
 
     /// Returns all pods of a namespace that have readiness gates; none if pods are not watched.

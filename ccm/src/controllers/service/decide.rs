@@ -46,7 +46,7 @@ pub fn outlives_release(meta: &Meta) -> bool {
     !meta.is_deleting() || meta.finalizers.iter().any(|finalizer| &**finalizer != FINALIZER)
 }
 
-/// Returns true if a Service may have or request a load balancer. Changes of other Services are ignored.
+/// Returns true if a Service may have or request a load balancer.
 pub fn concerns(service: &Service) -> bool {
     service.kind == ServiceType::LoadBalancer || has_finalizer(&service.meta)
 }

@@ -109,10 +109,10 @@ pub enum Action<'a> {
     UpdateWhileWaiting { wanted: &'a Wanted, targets: &'a Targets, wait: Option<Duration> },
     /// Update the targets of a load balancer that is otherwise as requested, then take another action.
     Update { wanted: &'a Wanted, targets: &'a Targets, from: EnsuredLoadBalancer },
-    /// Write the status if it differs, and reconcile again after this time.
+    /// Write the status and the provider's annotations if they differ, and reconcile again after this time.
     Publish { next_check: Duration },
     /// Bring the load balancer to the requested state. `announce`: an event is recorded first. `drift`: the load
-    /// balancer was in this state before, so the call only reverts changes by other clients.
+    /// balancer was in this state before, and the call reverts changes by other clients.
     Ensure { wanted: &'a Wanted, targets: &'a Targets, announce: bool, drift: bool },
 }
 
@@ -154,8 +154,9 @@ fn was_published(service: &Service) -> bool {
     decide::has_finalizer(&service.meta) && !decide::published(service).is_empty()
 }
 
-/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated, and each set of
-/// targets is sent once. While the retry of a call that set the targets waits, other targets are sent nevertheless.
+/// Returns the action for a load balancer whose last valid request is unknown: its targets are updated. The same
+/// targets are sent again only by a retry. While the retry of a call that set the targets waits, other targets are sent
+/// nevertheless, unless the cloud throttles.
 fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let is_sent = |sent: &Targets| *sent == wanted.targets;
     match state.remaining_pause(Some(&wanted.spec), now) {
@@ -200,7 +201,7 @@ fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalance
 }
 
 /// Returns true if an event announces the call. Checks for drift are not announced, nor is a load balancer that already
-/// served when this process became leader. Each request is announced once.
+/// served when this process became leader. An operation of several calls is announced once.
 fn announces(service: &Service, wanted: &Wanted, state: &LoadBalancerState, drift: bool) -> bool {
     let served_before = state.load_balancer.is_none()
         && state.announced.is_none()

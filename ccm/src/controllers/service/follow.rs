@@ -43,7 +43,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     ) -> Outcome {
         let Follow { spec, targets } = wanted;
         let pause = state.remaining_pause(Some(spec), Instant::now());
-        // The load balancer was published, so it exists.
+        // The load balancer was published, so it may still exist.
         state.load_balancer = Some(spec.id.clone());
         state.last_targets = Some(targets.clone());
         let begun = Instant::now();
@@ -62,7 +62,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                     (Some(_), Some(wait)) => after(wait),
                     (Some(error), None) => self.record_failed_follow(subject, spec, &error, state),
                 };
-                // The next reconcile also gathers the targets of these Services.
+                // The next reconcile also gathers the targets of the new `others`.
                 let soon = Outcome::RequeueAfter(retry::requested_delay(Duration::ZERO));
                 if has_changed { soon } else { outcome }
             }

@@ -118,8 +118,8 @@ pub fn subscribe_others<S: Send + Sync + 'static>(
     });
 }
 
-/// Subscribes to slices, and adds the Services with endpoints as targets to the queue when one of their slices changes.
-/// The changes of one Service are coalesced.
+/// Subscribes to slices. When one changes, adds to the queue the Services whose load balancers have its endpoints as
+/// targets. The changes for one Service are coalesced.
 pub fn subscribe_slices<S: Send + Sync + 'static>(
     slices: &Store<EndpointSlice>,
     queue: &Arc<Queue<Key>>,

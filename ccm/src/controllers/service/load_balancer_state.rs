@@ -39,8 +39,8 @@ pub struct LoadBalancerState {
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
-    /// The targets of the last call. Unset if an update during a pause, or for an invalid request, failed. Targets that
-    /// differ from these are sent even while the retry of a failed call, or of a refusal that targets need, waits.
+    /// The targets of the last call. Unset if an update during a pause, or for an invalid request, failed. During a
+    /// pause, only targets that differ from these are sent, and none if the cloud throttles.
     pub last_targets: Option<Targets>,
     /// The addresses for the status, once known.
     pub ingress: Option<Vec<Ingress>>,
@@ -55,8 +55,8 @@ pub struct LoadBalancerState {
     pub announced: Option<Announced>,
     /// Consecutive failed calls.
     pub failures: u32,
-    /// The pause after a failed call: the same request is not retried before it ends. Another request waits only if the
-    /// cloud throttles. New targets are sent nevertheless in the case of `Action::UpdateWhileWaiting`.
+    /// The pause after a failed call: the same request is not retried before it ends. Another request, and new targets
+    /// of an existing load balancer, wait only if the cloud throttles.
     pub pause: Option<Pause>,
     /// The last event about a failed call or write.
     pub last_report: LastReport,
@@ -122,7 +122,8 @@ impl LoadBalancerState {
         }
     }
 
-    /// Returns true if the failed call was throttled. Then no call of any kind may be made before the pause ends.
+    /// Returns true if the failed call was throttled. Then the load balancer is neither changed nor deleted before the
+    /// pause ends.
     pub fn is_throttled(&self) -> bool {
         self.pause.as_ref().is_some_and(|pause| pause.throttled)
     }
@@ -194,8 +195,8 @@ impl LoadBalancerStates {
         }
     }
 
-    /// Returns the Services whose load balancers have this Service's endpoints as targets: itself, and those that refer
-    /// to it.
+    /// Returns the Services whose load balancers have, or may have, this Service's endpoints as targets: itself, and
+    /// those that refer to it.
     pub fn with_endpoints_of(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         let all = self.lock();
         let has_endpoints =
@@ -214,7 +215,7 @@ impl LoadBalancerStates {
         !self.lock().referring.is_empty()
     }
 
-    /// Returns the Services whose load balancers send traffic to nodes.
+    /// Returns the Services whose load balancers have, or may have, nodes as targets.
     pub fn with_nodes(&self) -> Vec<ObjectKey> {
         let all = self.lock();
         let with = all.states.iter().filter(|(_, state)| state.has(Targeting::Nodes));

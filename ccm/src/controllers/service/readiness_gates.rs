@@ -82,9 +82,9 @@ fn waiting(cluster: &impl Cluster, targets: &Targets, prefix: &str) -> Vec<Waiti
     waiting.collect()
 }
 
-/// Returns the types of the pod conditions that a load balancer sets; none if it does not exist. Returns `None` if the
-/// call fails; also, without a call, if the provider sets no conditions, or no pod of the load balancer's namespace
-/// waits for one.
+/// Returns the types of the pod conditions that report a load balancer's targets; an empty set if the load balancer
+/// does not exist. Returns `None` if the call fails; also, without a call, if the provider supports no such conditions,
+/// or no pod of the load balancer's namespace waits for one.
 pub async fn find(
     cluster: &impl Cluster,
     cloud: &dyn LoadBalancers,

@@ -511,7 +511,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         ReconcileError::new(message)
     }
 
-    /// Records a failed call. Returns the outcome that retries it.
+    /// Records a failed call, and sets the pause. Returns the outcome that waits for the end of the pause.
     pub(super) fn record_failed_call(
         &self,
         (id, service): (&LoadBalancerId, Option<&Service>),

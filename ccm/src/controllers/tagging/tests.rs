@@ -20,8 +20,7 @@ fn node(instance: &str, checksum: Option<&str>) -> Arc<Node> {
     Arc::new(node)
 }
 
-/// Returns the pending work for a cloud whose instances have tags, except for those of
-/// Fargate.
+/// Returns the pending work for a cloud whose instances can have tags, except for those of Fargate.
 fn pending() -> Pending {
     let mut tagging = MockTagging::new();
     tagging.expect_has_tags().returning(|id| !id.contains("fargate"));

@@ -78,7 +78,8 @@ pub struct View {
     pub state: State,
     /// It refers to owners.
     pub owned: bool,
-    /// The watches have delivered all its owners, and none is being deleted in the foreground: nothing has to be done.
+    /// The watches have delivered all its owners with the coordinates in its references, and none is being deleted in
+    /// the foreground: nothing has to be done.
     pub settled: bool,
 }
 
@@ -215,9 +216,9 @@ impl Graph {
         self.link(uid, &changed, effects);
     }
 
-    /// Adds an object to its owners' dependents, and requests a check of the object if an owner differs from the
-    /// object's reference or is being deleted in the foreground. Upstream: pkg/controller/garbagecollector,
-    /// addDependentToOwners.
+    /// Adds an object to its owners' dependents. Requests a check of each owner that the graph lacks, and a check of
+    /// the object if another owner differs from the object's reference or is being deleted in the foreground. Upstream:
+    /// pkg/controller/garbagecollector, addDependentToOwners.
     fn link(&mut self, uid: &Uid, owners: &[&OwnerRef], effects: &mut Vec<Effect>) {
         let Some(dependent) = self.nodes.get(uid).map(|node| node.identity.clone()) else { return };
         let mut needs_check = false;
@@ -429,7 +430,7 @@ impl Graph {
         (matching, differing)
     }
 
-    /// Returns the number of objects, and of owners that no watch has delivered.
+    /// Returns the number of nodes, virtual ones included, and the number of virtual nodes.
     pub fn len(&self) -> (usize, usize) {
         (self.nodes.len(), self.nodes.values().filter(|node| !node.state.observed).count())
     }

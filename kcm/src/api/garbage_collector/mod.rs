@@ -1,9 +1,9 @@
 //! garbage-collector-controller: deletes objects that have lost all their owners.
 //!
 //! It watches the metadata of every kind, keeps a graph of owners and dependents, and deletes objects none of whose
-//! owners exists. It also implements foreground deletion and orphaning. An object is deleted only after a watch has
-//! delivered the deletion of each owner, or an uncached read has found that the owner does not exist or is being
-//! deleted in the foreground. Upstream: pkg/controller/garbagecollector.
+//! owners exists. It also implements foreground deletion and orphaning. An object is deleted only after, for each
+//! owner, a watch has delivered its deletion, an uncached read has found that it does not exist or is being deleted
+//! in the foreground, or its name cannot be that of an object. Upstream: pkg/controller/garbagecollector.
 
 mod decide;
 mod dump;

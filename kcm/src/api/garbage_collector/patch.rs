@@ -21,14 +21,15 @@ pub fn merge_drop_references(meta: &Meta, owners: &[Uid]) -> Value {
     owner_list(meta, meta.owners.iter().filter(|owner| !removed.contains(&owner.uid)).map(reference))
 }
 
-/// Returns the patch that sets `blockOwnerDeletion` of all references to false, for kinds with strategic merge patches.
+/// Returns the patch that sets `blockOwnerDeletion` to false in all references where it is true, for kinds with
+/// strategic merge patches.
 pub fn strategic_unblock(meta: &Meta) -> Value {
     let blocking = meta.owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
     let changed: Vec<Value> = blocking.map(not_blocking).collect();
     json!({ "metadata": { "uid": meta.uid.to_string(), "ownerReferences": changed } })
 }
 
-/// Returns the patch of [`strategic_unblock`] for all other kinds.
+/// Returns the patch of [`strategic_unblock`] for all other kinds. The resourceVersion is a precondition.
 pub fn merge_unblock(meta: &Meta) -> Value {
     owner_list(meta, meta.owners.iter().map(not_blocking))
 }

@@ -131,7 +131,7 @@ enum CheckError {
     Absent(Identity),
     /// An object without namespace refers to an owner that must have one: the owner can never be read.
     NamespacedOwner,
-    /// The name of an owner cannot be the name of any object; upstream retries forever.
+    /// The name of an owner cannot be looked up: no read shows whether the owner exists. Upstream retries forever.
     UndecidableName,
     /// Another attempt may succeed.
     Failed(ReconcileError),
@@ -275,7 +275,7 @@ impl Collector {
     }
 
     /// Deletes an object if it still has the version on which the decision was based, or a later one with the same
-    /// owners and finalizers.
+    /// owners and finalizers; the last attempt does not check the version.
     async fn delete(
         &self,
         resource: &Resource,

@@ -43,7 +43,7 @@ pub type ResourceName = (&'static str, &'static str);
 pub struct NamespaceDeletion {
     /// Time at which this process first received it.
     since: Instant,
-    /// Resources that were found empty in an earlier pass. They are listed again only once nothing else remains, so
+    /// Resources that were found empty in an earlier pass. They are emptied again only once nothing else remains, so
     /// that a namespace that waits for one broken group sends requests for that group only.
     pub emptied: HashSet<ResourceName>,
     /// A resourceVersion from after the grace period, if resources were emptied before its end.
@@ -69,7 +69,7 @@ impl NamespaceDeletion {
         Self { since: Instant::now(), emptied: HashSet::new(), after_grace: None, read: None }
     }
 
-    /// Returns the remaining time of the grace period.
+    /// Returns the remaining time of the grace period; `None` once it has ended.
     pub fn grace(&self) -> Option<Duration> {
         GRACE.checked_sub(self.since.elapsed()).filter(|left| !left.is_zero())
     }

@@ -121,7 +121,8 @@ impl Namespaces {
         self.finalize(key, namespace).await
     }
 
-    /// Returns the namespace that was read at the end of its grace period; later calls read it from the API server.
+    /// Returns the namespace from the API server; the first time as it was read at the end of its grace period, if it
+    /// was.
     async fn read(&self, key: &ObjectKey, uid: &Uid) -> Result<Option<TerminatingNamespace>, ReconcileError> {
         let mut read = None;
         self.deletions.change(uid, |deletion| read = deletion.read.take());

@@ -167,7 +167,8 @@ fn only_the_controllers_finalizer_is_removed() {
 }
 
 proptest! {
-    /// A namespace is never deleted while anything remains, is unknown or has failed; and it is always checked again.
+    /// A namespace is not clean while anything remains, is unknown or has failed; its next check is at least a second
+    /// away.
     #[test]
     fn namespace_is_clean_only_if_nothing_remains(
         parts in proptest::collection::vec((0usize..3, 0i64..40, any::<bool>(), any::<bool>()), 0..6),

@@ -118,7 +118,7 @@ pub fn of_pod(name: &str, usage: &Usage<'_>, in_use: bool) -> Amount {
 }
 
 /// Returns the amount of the quota's resource `name` that a Service uses. If a Service of type LoadBalancer allocates
-/// no node ports, only the ports that have one count.
+/// no node ports, only its ports with a node port are counted.
 pub fn of_service(name: &str, service: &Service) -> Amount {
     let all = || i64::try_from(service.ports.len()).unwrap_or(i64::MAX);
     let allocated =

@@ -120,7 +120,7 @@ fn counted_by(quota: Option<&Arc<ResourceQuota>>) -> impl Iterator<Item = (&str,
     quota.into_iter().flat_map(|quota| quota.hard.iter().filter_map(|(name, _)| counted_objects(name)))
 }
 
-/// Returns true if a quota is new, was deleted, or limits other resources than before. Changes of its status do not
+/// Returns true if a quota is new or was deleted, or if its limits or scopes changed. Changes of its status do not
 /// matter.
 pub fn needs_full_count(change: &Change<'_, ResourceQuota>) -> bool {
     match (change.old, change.new) {
@@ -149,8 +149,8 @@ pub fn amounts_changed(old: &Pod, new: &Pod) -> bool {
         || old.meta.uid != new.meta.uid
 }
 
-/// Returns true if a quota limits a resource toward which objects of a kind count. Names that depend on device classes
-/// count as if the class existed.
+/// Returns true if a quota limits a resource toward which objects of a kind may count. Each name with the prefix
+/// `requests.` may depend on a device class.
 pub fn counts_kind(quota: &ResourceQuota, group: &str, plural: &str) -> bool {
     let family = Family::ALL.iter().find(|(_, of, resource)| (*of, *resource) == (group, plural));
     quota.hard.iter().any(|(name, _)| {

@@ -389,7 +389,7 @@ fn extended_resources_keep_their_amount_while_a_device_class_cannot_be_decoded()
 }
 
 #[tokio::test]
-async fn quotas_of_extended_resources_are_counted_again_when_a_device_class_changes() {
+async fn quotas_of_extended_resources_are_counted_again_when_the_resource_of_a_class_changes() {
     let mut builder = Builder::default();
     builder.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
     builder.need::<Pod>(Sections::default(), &[by_namespace()]);

@@ -42,7 +42,7 @@ const RUNNER_QUEUE: &str = "migration-runner-controller";
 const PATCHES_QPS_FACTOR: u16 = 20;
 const PATCHES_BURST_FACTOR: u32 = 100;
 
-/// Migrations of different resources that run at the same time.
+/// Maximum number of migrations that run at the same time, each of another resource.
 const WORKERS: usize = 5;
 
 /// The gates that must be on.

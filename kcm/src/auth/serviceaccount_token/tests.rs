@@ -127,7 +127,7 @@ fn signing_key() -> Arc<SigningKey> {
 /// Deletes the tokens of a deleted account with the UID `old`. Returns the names of the deleted secrets.
 ///
 /// The secrets are one with that UID, one without a UID, and one with the UID of the account's successor. The successor
-/// exists in the cache, on the API server, or nowhere.
+/// is in the cache if `is_cached`, and on the API server if `is_on_server`.
 async fn deleted_tokens(is_cached: bool, is_on_server: bool) -> Vec<String> {
     let deleted = Arc::<Mutex<Vec<String>>>::default();
     let deletions = deleted.clone();

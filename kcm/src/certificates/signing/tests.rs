@@ -58,7 +58,7 @@ fn lifetimes_have_bounds() {
 }
 
 #[test]
-fn long_certificates_are_backdated_as_a_whole() {
+fn long_lived_certificates_are_backdated_as_a_whole() {
     let hour = 3600;
     for (lifetime, authority_end, expected) in [
         (hour, 99 * hour, Ok((-300, hour))),

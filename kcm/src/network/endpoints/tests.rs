@@ -228,7 +228,7 @@ fn surplus_addresses_are_removed_evenly() {
 }
 
 #[test]
-fn object_at_its_capacity_is_annotated_and_written_once() {
+fn object_with_too_many_addresses_is_annotated_and_written_once() {
     let all = of(&service(), (0..CAPACITY + 10).map(pod).collect());
     assert!(all.is_truncated && all.subsets[0].ready.len() == CAPACITY);
     let written = object(&all);

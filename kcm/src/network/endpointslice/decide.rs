@@ -139,8 +139,8 @@ fn pack_family(view: &View<'_>, family: Family, tally: &mut SliceCounts) -> Pack
         all.added += packed.added;
         all.removed += packed.removed;
     }
-    // No pod has the ports of these slices: their endpoints are removed, except those of pods that cannot be decoded.
-    // As in upstream, the endpoints do not count as removed.
+    // No pod has the ports of these slices: the slices are deleted, except those with an endpoint whose pod cannot be
+    // decoded. As in upstream, the endpoints do not count as removed.
     for slice in by_ports.into_values().flatten() {
         if slice.contents.endpoints.iter().all(|endpoint| (view.may_be_removed)(endpoint)) {
             all.dropped.push(slice);

@@ -76,7 +76,7 @@ fn nearby_hints(endpoint: &Endpoint, distribution: Distribution) -> Option<Box<H
     (is_ready(endpoint) && !(zones.is_empty() && nodes.is_empty())).then(|| Box::new(Hints { zones, nodes }))
 }
 
-/// The endpoints of an unchanged slice for whose hints the slice is written.
+/// The endpoints whose outdated hints cause a write of a slice that is otherwise unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HintScope {
     /// All endpoints.
@@ -85,7 +85,8 @@ enum HintScope {
     Ready,
 }
 
-/// Sets the hints of every endpoint to the result of `hints`.
+/// Sets the hints of all endpoints to the results of `hints`, except in otherwise unchanged slices without outdated
+/// hints in `scope`.
 fn set_hints(packed: &mut PackedSlices, scope: HintScope, hints: impl Fn(&Endpoint) -> Option<Box<Hints>>) {
     let stays = |slice: &Arc<EndpointSlice>| {
         let mut endpoints = slice.contents.endpoints.iter();
@@ -148,8 +149,8 @@ fn for_zone(zone: Str) -> Option<Box<Hints>> {
     Some(Box::new(Hints { zones: vec![zone], nodes: Vec::new() }))
 }
 
-/// Returns the endpoints of a slice by the zones of their hints; `None` if the hints are no longer usable: a ready
-/// endpoint has no hint, a zone no longer exists, or a zone has too many endpoints. Upstream:
+/// Returns the numbers of a slice's ready endpoints by the zones of their hints; `None` if the hints are no longer
+/// usable: a ready endpoint has no hint, a zone no longer exists, or a zone has too many endpoints. Upstream:
 /// k8s.io/endpointslice/topologycache, getHintsByZone.
 pub fn hints_of(
     slice: &EndpointSlice,

@@ -158,7 +158,7 @@ pub fn decide(endpoints: &Endpoints, existing: &[Arc<EndpointSlice>], max_endpoi
                 ports: subset.ports.clone().into(),
                 endpoints: by_family.remove(&family).unwrap_or_default(),
             };
-            // Further slices with these ports stay in `left`, and are deleted.
+            // Further slices with these ports stay in `left`: they are reused or deleted.
             let same_ports = left.get_mut(&(Some(family), subset.ports.clone()));
             if contents.endpoints.is_empty() {
                 let removed = same_ports.iter().flat_map(|slices| slices.iter());

@@ -326,7 +326,7 @@ fn locks_and_labelled_endpoints_are_not_mirrored() {
 }
 
 proptest! {
-    /// From any mirrored Endpoints to any others: one decision leads to the same slices as without earlier ones.
+    /// One decision turns the slices of any Endpoints into those of any others, as if there had been no earlier slices.
     #[test]
     fn one_decision_reaches_the_desired_state(
         before in prop::collection::vec((prop::collection::vec((0u8..6, any::<bool>()), 0..5), 80i32..83), 0..4),

@@ -140,7 +140,8 @@ impl Pool {
         }
     }
 
-    /// Returns true if a node may have the ranges that are reserved for it, although its record has none.
+    /// Returns true if a node may already have the ranges that are reserved for it, because the response to their
+    /// write was lost.
     pub fn has_lost_write(&self, name: &Str, uid: &Uid) -> bool {
         self.held.get(name).is_some_and(|held| held.uid == *uid && held.has_lost_write)
     }

@@ -76,8 +76,8 @@ fn prefixes(range: &ServiceCidr) -> impl Iterator<Item = IpNet> {
     range.cidrs.iter().filter_map(|text| text.parse().ok())
 }
 
-/// Returns true if this address can be allocated from the range: the network address and the broadcast address of IPv4
-/// never are. Upstream: pkg/api/servicecidr, PrefixContainsIP.
+/// Returns true if this address can be allocated from the range: the network address, and for IPv4 the broadcast
+/// address, never are. Upstream: pkg/api/servicecidr, PrefixContainsIP.
 pub fn can_allocate(range: &ServiceCidr, address: IpAddr) -> bool {
     prefixes(range).any(|prefix| {
         let is_broadcast = address.is_ipv4() && prefix.broadcast() == address;
@@ -97,7 +97,7 @@ pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
         .all(|prefix| others(range, ranges).any(|other| prefixes(other).any(|wider| wider.contains(&prefix))))
 }
 
-/// Returns true if a Service's address is in this range and in no other.
+/// Returns true if a Service's address can be allocated from this range and from no other.
 pub fn needs(address: IpAddr, range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     can_allocate(range, address) && !others(range, ranges).any(|other| can_allocate(other, address))
 }

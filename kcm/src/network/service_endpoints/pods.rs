@@ -34,7 +34,7 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a Str> {
     (!hostname.is_empty() && *subdomain == service.meta.name).then_some(hostname)
 }
 
-/// Addresses of a pod, in canonical spelling.
+/// Returns the addresses of a pod, in canonical spelling.
 pub fn addresses(pod: &Pod) -> impl Iterator<Item = Ip> {
     network(pod).into_iter().flat_map(|network| network.ips.iter().filter_map(Ip::canonical))
 }
@@ -64,7 +64,7 @@ pub fn ports(service: &Service, named: &[NamedPort]) -> Vec<Port> {
     service.ports.iter().filter_map(port).collect()
 }
 
-/// Families whose addresses a Service publishes. Upstream: k8s.io/endpointslice, getAddressTypesForService.
+/// Returns the families whose addresses a Service publishes. Upstream: k8s.io/endpointslice, getAddressTypesForService.
 pub fn families(service: &Service) -> BTreeSet<Family> {
     let named: BTreeSet<Family> = service.families().collect();
     if !named.is_empty() {

@@ -134,7 +134,7 @@ pub struct SliceWrites {
     pub writer: Writer,
     /// Writes by this process that the cache has to contain before the next decision about a key.
     pub consistency: Arc<Consistency>,
-    /// This process's writes of slices. When the watch delivers them, no reconcile is needed.
+    /// This process's writes of slices. When the watch delivers its creations and updates, no reconcile is needed.
     pub own: Arc<OwnChanges>,
     /// The controller's queue.
     pub queue: Arc<Queue<ObjectKey>>,

@@ -94,7 +94,8 @@ fn invalid(situation: &mut Situation) {
     };
 }
 
-/// Makes the request invalid, after a restart and a call that sent these nodes and is repeated after a pause.
+/// Makes the request invalid after a restart. A call that sent the nodes `sent` is repeated after a pause of
+/// `seconds`.
 fn follow_after_refusal(situation: &mut Situation, (sent, seconds): (&[&str], u64), throttled: bool) {
     invalid(situation);
     situation.service.balancing.as_mut().expect("a load balancer").ingress = vec![ingress()];

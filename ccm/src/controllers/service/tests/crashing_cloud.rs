@@ -19,7 +19,7 @@ pub struct CrashingCloud {
     pub sim: Arc<Simulation>,
 }
 
-/// What the provider adds to the results of the mock cloud.
+/// The provider's additions to the results of the mock cloud.
 #[derive(Default)]
 pub struct Answers {
     /// The delay after which a settled load balancer is checked again.

@@ -15,7 +15,7 @@ use crate::controllers::service::decide::FINALIZER;
 
 const GATE: &str = "gate.example.com/web";
 
-/// Returns a cloud whose load balancers set conditions, and are deleted in several steps.
+/// Returns a cloud with readiness gates, whose load balancers are deleted in several steps.
 fn cloud(sim: &Simulation) -> MockLoadBalancers {
     let features = sim.cloud.provider(CLUSTER).load_balancers().expect("load balancers").features();
     let mut cloud = MockLoadBalancers::new();

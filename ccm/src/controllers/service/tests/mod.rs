@@ -1,5 +1,5 @@
-//! Tests: tables of decisions, endpoints, audits, scenarios of single Services and of Services that refer to others,
-//! crashes after every step, refusals, restarts, annotations, random histories.
+//! Tests: tables of decisions, endpoints, audits, forecasts, scenarios of single Services and of Services that refer
+//! to others, crashes after every step, refusals, restarts, annotations, readiness gates, random histories.
 
 mod actions;
 mod annotations;

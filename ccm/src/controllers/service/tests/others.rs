@@ -249,8 +249,7 @@ async fn change_is_completed_when_the_request_becomes_invalid_before_it_is_settl
     assert_eq!(cloud.calls(), (0, 0), "nothing is repeated");
 }
 
-/// The cloud refuses a call, whose retry waits for a change of the request. In the meantime the other Service is
-/// deleted.
+/// The cloud refuses a call, which is retried later. In the meantime the other Service is deleted.
 #[tokio::test(start_paused = true)]
 async fn targets_follow_nodes_when_the_request_becomes_invalid_while_a_retry_waits() {
     let (sim, _cloud, process) = sim(&[], true).await;

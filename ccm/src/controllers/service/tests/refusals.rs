@@ -11,7 +11,8 @@ use runtime::lock::lock;
 use super::super::decide::check_after;
 use super::simulation::{Process, Simulation, annotated, key, node, pass, service};
 
-/// Returns a Service with a load balancer that is invalid after a restart, while the cloud refuses to open a group.
+/// Returns a simulation in which a Service with a load balancer is invalid after a restart, and the cloud refuses
+/// to open a group.
 async fn with_refusal() -> (Arc<Simulation>, Process) {
     let sim = Simulation::new(MockConfig::default());
     sim.create(service("web"));
@@ -47,7 +48,7 @@ async fn refusal_is_reported_and_retried_with_backoff_until_it_ends() {
     pass(3600.0).await;
     let calls = sim.acts() - begun;
     assert!((10..=15).contains(&calls), "{calls} calls in an hour");
-    assert!((8..=13).contains(&reports(&sim)), "an Event is never older than the pause");
+    assert!((8..=13).contains(&reports(&sim)), "the refusal is reported about every five minutes");
     lock(&sim.answers).refused = None;
     pass(300.0).await;
     let calls = sim.acts();

@@ -8,7 +8,8 @@ use super::simulation::{Process, Simulation, annotated, key, node, pass, service
 
 const HOUR: f64 = 3600.0;
 
-/// Returns this number of Services with load balancers, which become invalid while no process runs.
+/// Returns a simulation of this number of Services with load balancers. The Services become invalid while no
+/// process runs.
 async fn with_invalid_services(count: usize) -> Arc<Simulation> {
     let sim = Simulation::new(MockConfig::default());
     let names: Vec<String> = (0..count).map(|number| format!("web-{number}")).collect();
@@ -46,7 +47,7 @@ async fn thousand_invalid_services_cost_one_call_and_one_event_each_after_a_rest
     sim.set_nodes(vec![node("node-9")]);
     process.nodes_changed();
     pass(HOUR).await;
-    assert_eq!(sim.acts() - begun, 2 * SERVICES as u64, "each change of nodes is one call for each");
+    assert_eq!(sim.acts() - begun, 2 * SERVICES as u64, "a change of the nodes causes one call for each");
 }
 
 #[tokio::test(start_paused = true)]

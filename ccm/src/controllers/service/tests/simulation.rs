@@ -72,7 +72,7 @@ pub struct Simulation {
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
     /// Services that a process reported as new to the cloud.
     pub started_empty: Mutex<Vec<String>>,
-    /// What the provider adds to the results of the cloud.
+    /// The provider's additions to the results of the cloud.
     pub answers: Mutex<Answers>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
     pub audit: Mutex<(bool, Duration)>,

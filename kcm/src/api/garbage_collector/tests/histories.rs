@@ -1,5 +1,5 @@
-//! Random ownership graphs, deletions and late watch events: no object with an existing owner is ever deleted, and no
-//! garbage remains.
+//! Random ownership graphs, deletions and late watch events: the collector deletes an object only if each of its
+//! owners is absent or in foreground deletion, and no garbage remains.
 
 use std::collections::{BTreeMap, VecDeque};
 

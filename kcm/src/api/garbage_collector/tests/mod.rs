@@ -54,7 +54,7 @@ pub fn owner(resource: &Resource, number: u128) -> OwnerRef {
     }
 }
 
-/// Returns the same reference as [`owner`], which also blocks the owner's deletion.
+/// Returns the reference of [`owner`], but with `blockOwnerDeletion` set.
 pub fn blocking(resource: &Resource, number: u128) -> OwnerRef {
     OwnerRef { block_owner_deletion: Some(true), ..owner(resource, number) }
 }

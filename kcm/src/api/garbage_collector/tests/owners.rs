@@ -80,7 +80,7 @@ fn owner_read_is_discarded_when_the_owner_changes_during_the_read() {
     assert_eq!(reads.get(&read, now), None);
 }
 
-/// Each change of an owner leads to one check of its dependents, which must read the owner again.
+/// The next check of a dependent must read the changed owner again.
 #[test]
 fn owner_read_is_discarded_when_the_owner_changes_in_the_graph() {
     let other_version = Identity { api_version: "v1beta1".into(), ..Identity::of_owner(&owner(&A, 1), &"n".into()) };

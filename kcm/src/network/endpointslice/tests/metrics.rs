@@ -82,8 +82,8 @@ fn each_family_is_observed_separately() {
     assert_eq!(bench.value("num_endpoint_slices "), 1.0);
 }
 
-/// Upstream: k8s.io/endpointslice, reconcileByAddressType: the endpoints of such slices are deleted without being
-/// counted.
+/// Upstream: k8s.io/endpointslice, reconcileByAddressType: slices of ports that are no longer desired are deleted
+/// without counting their endpoints.
 #[test]
 fn endpoints_of_ports_that_are_no_longer_desired_do_not_count_as_removed() {
     let mut bench = Bench::new(service(), [1, 2]);

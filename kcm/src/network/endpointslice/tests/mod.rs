@@ -1,3 +1,5 @@
+//! Tests of decisions, hints, packing, metrics, reconciles, and random histories.
+
 mod builders;
 mod hints;
 mod histories;
