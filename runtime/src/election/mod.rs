@@ -124,7 +124,7 @@ pub enum ElectionError {
         /// The configured renew deadline.
         renew_deadline: Duration,
     },
-    /// The renew deadline leaves no time for a second attempt.
+    /// The renew deadline may leave no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
         /// The configured renew deadline.

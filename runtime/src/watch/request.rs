@@ -46,7 +46,7 @@ pub enum WatchError {
     /// The server sent something that is not a watch event or list.
     #[error("the server's data cannot be read: {0}")]
     Unreadable(#[from] kinds::DecodeError),
-    /// A streaming list ended before it was complete; a partial list is discarded.
+    /// A streaming list ended before it was complete. The objects that it has delivered stay in the cache.
     #[error("the streaming list ended before it was complete")]
     Incomplete,
     /// The server sends more than any server can have stored.
