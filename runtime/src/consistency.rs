@@ -329,7 +329,7 @@ mod tests {
         assert!(!consistency.take_lost(&key), "a new object with the same name starts without history");
     }
 
-    /// Such as the key of a deleted object, which is not reconciled again after the write that removed the finalizer.
+    /// For example, the key of a deleted object is not reconciled again after the write that removed the finalizer.
     #[test]
     fn keys_that_are_never_checked_again_do_not_fill_the_memory() {
         const KEYS: u64 = 20_000;

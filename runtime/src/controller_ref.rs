@@ -14,8 +14,8 @@ use crate::write::{WriteError, Writer};
 pub enum Claim {
     /// The child has the owner's reference and matches.
     Ours,
-    /// The child belongs to another owner, does not match, or may not be changed: the owner or the child to adopt is
-    /// being deleted, or the child to adopt is in another namespace.
+    /// The child belongs to another owner, has no controller and does not match, or may not be changed: the owner or
+    /// the child to adopt is being deleted, or the child to adopt is in another namespace.
     Ignore,
     /// The child has the owner's reference and no longer matches.
     Release,

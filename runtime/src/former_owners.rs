@@ -20,7 +20,8 @@ use crate::write::{WriteError, Writer};
 pub struct FormerOwners {
     /// Set once the version that the API server has reached in this leadership term was read.
     begun: OnceCell<()>,
-    /// Their UIDs; empty until the cache of the owners has reached that version.
+    /// Their UIDs; not set before the cache of the owners has reached that version, and never if the server was
+    /// restored from a backup since or an owner cannot be decoded.
     former: Arc<OnceLock<HashSet<Uid>>>,
 }
 
@@ -47,8 +48,8 @@ impl FormerOwners {
             let (store, former) = (owners.clone(), self.former.clone());
             owners.progress().when_reached(version, move || {
                 let progress = store.progress();
-                // The callback also runs when the server's history is replaced. An owner that cannot be decoded may be
-                // an old one. In both cases all owners count as former ones during the whole term.
+                // The callback also runs after a restore of the server from a backup. An owner that cannot be decoded
+                // may be an old one. In both cases all owners count as former ones during the whole term.
                 if progress.history() == history && progress.version() >= version && store.undecodable() == 0 {
                     former.get_or_init(|| store.all().iter().map(|owner| owner.meta().uid.clone()).collect());
                 }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_owners_are_former_ones_if_the_history_is_replaced() {
+    async fn all_owners_are_former_ones_if_the_server_is_restored_from_a_backup() {
         let owners = store([owner("cached", 5)]);
         let writer = writer(|_, _| (200, list_response(8))).await;
         let former = FormerOwners::default();

@@ -5,10 +5,11 @@
 //! leader. A decision that is based on such a cache creates surplus pods, or deletes more pods than allowed. The same
 //! check follows a write whose response was lost.
 //!
-//! A child counts as missing only if its cached record matches the owner's selector, is not newer than the list, and is
-//! not in the list. Any other difference proves nothing: a child whose labels were changed is not in a list by labels,
-//! but is not being deleted either. The owner waits for a missing child until its record in the cache is removed,
-//! terminating, has other labels, or is newer than the list; after [`RECHECK_DELAY`], the children are compared again.
+//! A child counts as missing only if its cached record matches the owner's selector, is not terminating, is not newer
+//! than the list, and is not in the list. Any other difference proves nothing: a child whose labels were changed is not
+//! in a list by labels, but is not being deleted either. The owner waits for a missing child until its record in the
+//! cache is removed, terminating, has other labels, or is newer than the list; after [`RECHECK_DELAY`], the children
+//! are compared again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

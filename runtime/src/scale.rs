@@ -28,8 +28,8 @@ pub struct Scales {
 }
 
 impl Scales {
-    /// Returns the result of `find` on the served resources; on `None`, reads newer discovery documents and retries
-    /// once.
+    /// Returns the result of `find` on the served resources; on `None`, retries once with discovery documents that are
+    /// at most five seconds old.
     ///
     /// # Errors
     /// When discovery cannot be read.

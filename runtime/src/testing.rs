@@ -174,8 +174,8 @@ pub async fn counting_writer(status: u16, body: &'static str) -> (Writer, Arc<At
     (writer(respond).await, sent)
 }
 
-/// Returns a writer without a server whose requests all succeed, and these requests: the method, and the path after that
-/// of `collection`, without the query.
+/// Returns a writer without a server whose requests all succeed, and these requests: the method, and the path below
+/// `collection`, without the query.
 ///
 /// # Panics
 /// When the client cannot be built.

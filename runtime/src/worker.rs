@@ -81,7 +81,8 @@ pub trait Reconcile: Send + Sync + 'static {
     /// The identity of a unit of work.
     type Key: WorkKey;
 
-    /// Prepares the reconciler. Runs once when this process begins to lead, before the first reconcile.
+    /// Prepares the reconciler. Runs once, before the first reconcile, when this process leads and the kinds that the
+    /// controller reads are listed.
     fn begin(&self) {}
 
     /// Brings the observed state closer to the desired state of the key's object.
@@ -97,14 +98,14 @@ pub struct WorkOptions {
     pub workers: usize,
 }
 
-/// Counts the reconciles of a controller.
+/// The numbers of a controller's reconciles by result, and their journal.
 #[derive(Debug, Default)]
 pub struct WorkCounts {
     /// Successful reconciles.
     pub succeeded: AtomicU64,
     /// Failed reconciles.
     pub failed: AtomicU64,
-    /// Panicked reconciles.
+    /// Panicked reconciles, and a panic of [`Reconcile::begin`].
     pub panicked: AtomicU64,
     /// Reconciles that ended because a cache was not up to date.
     pub waiting_for_cache: AtomicU64,

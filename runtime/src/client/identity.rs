@@ -353,7 +353,7 @@ fn refusal(status: StatusCode, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Refusal>(body)
         .map_or_else(|_| status.canonical_reason().unwrap_or("no reason given").to_owned(), |refusal| refusal.message);
     if status == StatusCode::FORBIDDEN {
-        format!("{message}; bind the ClusterRole system:kube-controller-manager to the user of this process")
+        format!("{message}; grant that to this user, for example by the ClusterRole system:kube-controller-manager")
     } else {
         message
     }

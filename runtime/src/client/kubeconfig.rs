@@ -20,7 +20,8 @@ use super::proxy::Proxy;
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) config: kube::Config,
-    /// The file of the certificate authorities that sign the server's certificate; `None` if they are inline.
+    /// The file of the certificate authorities that sign the server's certificate; `None` if they are inline or
+    /// not configured.
     pub(super) ca_file: Option<PathBuf>,
     /// The file of the bearer token of the process's own identity.
     pub(super) token_file: Option<PathBuf>,
@@ -37,9 +38,9 @@ impl Source {
     }
 }
 
-/// Loads the configuration as client-go `tools/clientcmd.BuildConfigFromFlags` does: the kubeconfig
-/// file with the server overridden by `master`; without a file the bare `master`; with neither the
-/// pod's own service account.
+/// Loads the configuration as client-go `tools/clientcmd.BuildConfigFromFlags` does: the kubeconfig file with the
+/// server overridden by `master`; without a file, the bare `master`; without either, the pod's own service
+/// account.
 pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let file = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty());

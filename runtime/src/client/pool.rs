@@ -1,4 +1,5 @@
-//! Connections to the server by lane: HTTP/2 over rustls, with many requests per connection.
+//! Connections to the server by lane, over rustls: HTTP/2 with many requests per connection if the server supports it,
+//! and HTTP/1.1 in the dedicated lane.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -252,7 +253,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// A request without a response. It is counted when it is dropped: also when its future is, because its time is over.
+/// A request without a response. It is counted when it is dropped, also together with its future after a timeout.
 struct PendingRequest {
     metrics: RestClient,
     method: Method,

@@ -277,7 +277,7 @@ pub(super) fn object(report: &Report) -> String {
 
 fn facts(html: &mut String, report: &Report) -> fmt::Result {
     let Some(object) = &report.object else {
-        html.push_str("<p class=\"bad\">Not in the cache: it does not exist, its kind is not watched here, or the watch is behind.</p>\n");
+        html.push_str("<p class=\"bad\">Not in the cache: it does not exist, it cannot be decoded, its kind is not watched here, or the watch is behind.</p>\n");
         return Ok(());
     };
     write!(html, "<p>{} {}, uid <code>{}</code>", Text(&object.api_version), Text(object.kind), Text(&object.uid))?;

@@ -80,7 +80,7 @@ pub(super) struct Failing {
     pub(super) error: String,
     pub(super) since: String,
     pub(super) times: u32,
-    /// `null` if it is retried only at the next change.
+    /// `null` if no reconcile is scheduled: it is retried at the next change, or when the cache is up to date.
     pub(super) next_try_in_seconds: Option<f64>,
 }
 

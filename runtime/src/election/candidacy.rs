@@ -141,13 +141,14 @@ impl Candidacy {
         }
     }
 
-    /// Renews the candidacy after each ping, until it is dropped. Errors are logged and retried.
+    /// Creates the LeaseCandidate, and renews it after each ping and every five minutes, until the future is dropped.
+    /// Errors are logged and retried.
     pub(crate) async fn run(mut self) {
         let mut reported = ErrorLog::default();
         loop {
             let result = self.renew_if_due().await;
             if let Some(error) = reported.error_to_log(&result) {
-                tracing::warn!(candidate = self.identity, error, "the LeaseCandidate was not renewed");
+                tracing::warn!(candidate = self.identity, error, "the LeaseCandidate was not created or renewed");
             }
             sleep(PING_INTERVAL).await;
         }

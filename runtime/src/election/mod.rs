@@ -1,5 +1,5 @@
-//! Leader election: one Lease, renewed by its holder, acquired by a candidate that observed it unchanged for the lease
-//! duration.
+//! Leader election: one Lease, renewed by its holder, acquired by a candidate when it has no holder or was observed
+//! unchanged for the lease duration.
 //!
 //! The protocol is that of upstream's `tools/leaderelection`, so that this process and upstream's can take the lease
 //! over from each other. This implementation is stricter than upstream in three cases, all for safety: a leader that
@@ -124,7 +124,7 @@ pub enum ElectionError {
         /// The configured renew deadline.
         renew_deadline: Duration,
     },
-    /// The renew deadline leaves no time for a second attempt.
+    /// The renew deadline may leave no time for a second attempt.
     #[error("leader election: renew deadline {renew_deadline:?} must be above 1.2 times retry period {retry_period:?}")]
     RenewDeadlineTooShort {
         /// The configured renew deadline.
@@ -212,7 +212,7 @@ impl Election {
     /// until `acquire` returns.
     ///
     /// # Errors
-    /// `ElectionError` if the times are inconsistent or the identity is empty.
+    /// When the configuration is invalid.
     pub fn new(client: kube::Client, config: ElectionConfig) -> Result<(Self, Fence), ElectionError> {
         let store = store::ApiLease::new(client, &config.namespace, &config.name);
         Self::with_store(Arc::new(store), config)
@@ -302,8 +302,8 @@ impl Election {
     /// the fence closes immediately, but requests that were sent before may still arrive. Retries until the renew
     /// deadline. Returns true if the lease is known to have another holder or none (`LeaderElector.release`).
     ///
-    /// A candidate that never wrote the lease has nothing to release, and sends no request. In a coordinated election
-    /// the API server may have written the candidate's identity.
+    /// A candidate that never wrote the lease has nothing to release, and sends no request, except in a coordinated
+    /// election: there the API server may have written the candidate's identity.
     pub async fn release(mut self) -> bool {
         let led = self.fence.is_leader();
         self.fence.revoke();
@@ -342,7 +342,7 @@ impl Election {
         }
     }
 
-    /// Renews once: retries until it succeeds, another process leads, or the renew deadline has passed.
+    /// Renews once: retries until it succeeds, another process leads or is preferred, or the renew deadline has passed.
     async fn renew_in_time(&mut self) -> Result<(), Lost> {
         let deadline = self.renewal_deadline();
         let mut last_error = "no response".to_owned();

@@ -64,7 +64,7 @@ async fn stopped_leader_has_a_closed_fence_on_resume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_of_client_go_is_acquired_by_the_local_clock() {
+async fn lease_of_client_go_expires_by_the_local_clock() {
     for renewed in ["2026-11-21T05:50:36.123456Z", "2001-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"] {
         let server = LeaseServer::new();
         server.put(Some(led_by_client_go(renewed)));
@@ -377,10 +377,10 @@ async fn run_scenario(faults: Vec<Fault>, actions: Vec<(Action, u64)>, skews: [i
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// After any pauses, kills, losses and delays, there are never two open fences at the same time, and one in the
+    /// After any pauses, kills, losses and delays, two fences are never open at the same time, and one is open in the
     /// end.
     #[test]
-    fn there_are_never_two_leaders_and_one_in_the_end(
+    fn two_never_lead_at_the_same_time_and_one_leads_in_the_end(
         faults in prop::collection::vec(fault(), 0..60),
         actions in prop::collection::vec(action(), 0..12),
         skews in [-100_000..100_000i64, -100_000..100_000i64],

@@ -115,7 +115,7 @@ pub enum SinkError {
     #[error("the event or its namespace does not exist")]
     NotFound,
     /// The server refused the request, or this process must not send it: a retry would not help.
-    #[error("the server rejected the event: {0}")]
+    #[error("the event cannot be written: {0}")]
     Rejected(String),
     /// The server refuses all creations in the namespace, because it is being deleted.
     #[error("the namespace is being deleted")]
@@ -137,8 +137,8 @@ pub struct EventCounts {
     pub dropped: u64,
     /// Filtered: the object's budget was exhausted.
     pub filtered: u64,
-    /// Discarded: rejected by the server, not written by the last attempt or when the recorder was closed, recorded in
-    /// a namespace that is being deleted, or lost by a panic.
+    /// Discarded: refused by the server or by this process, not written by the last attempt or when the recorder was
+    /// closed, recorded in a namespace that is being deleted, or lost by a panic.
     pub abandoned: u64,
 }
 
@@ -242,7 +242,8 @@ impl Recorder {
 /// Correlates queued events and sends them.
 struct Sender {
     correlator: Correlator,
-    /// Events that were not written yet, in order; at most the capacity of the queue.
+    /// Events that were not written yet, in order; at most [`MAX_QUEUED`], or twice as many after the recorder was
+    /// closed.
     first_occurrences: VecDeque<Event>,
     repeats: Repeats,
     /// The last event was a first occurrence: a repeat that is due comes before the next one.
@@ -410,7 +411,7 @@ async fn write_with_retries(
                 delay.min(RETRY_INTERVAL)
             }
             Err(error) => {
-                tracing::warn!(namespace = event.namespace(), name = event.name, %error, "event dropped: it was rejected");
+                tracing::warn!(namespace = event.namespace(), name = event.name, %error, "event dropped: a retry would not help");
                 return DeliveryResult::Abandoned;
             }
         };

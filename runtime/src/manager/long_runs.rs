@@ -16,7 +16,7 @@ use crate::queue::QueueView;
 /// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Duration after which a run is reported: longer than the deadline of any request.
+/// Duration after which a run is reported: longer than the deadline of any request to the API server.
 const LONG: Duration = Duration::from_secs(120);
 
 /// The queue of each controller, by the controller's name.

@@ -47,9 +47,9 @@ pub struct ManagerOptions {
     pub election: Option<ElectionConfig>,
     /// Each controller writes under its own service account in `kube-system`, instead of the process's identity.
     pub service_accounts: bool,
-    /// Requests per second of each controller (watches excluded).
+    /// Requests per second of each writer; the lists and watches of caches are not limited by it.
     pub qps: f32,
-    /// Burst of requests of each controller.
+    /// Burst of requests of each writer.
     pub burst: u32,
     /// Minimum time between the starts of two controllers.
     pub start_interval: Duration,

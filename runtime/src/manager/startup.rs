@@ -25,8 +25,8 @@ pub(super) struct Waiting {
 }
 
 /// Starts the workers of each controller as soon as the kinds that it reads are listed, as upstream's controllers wait
-/// for their own informers. Between two starts, at least `interval` to twice `interval` passes. The workers run on
-/// `runtime`. Does not return.
+/// for their own informers. After each start it waits for a random time between `interval` and twice `interval`. The
+/// workers run on `runtime`. Does not return.
 pub(super) async fn start_workers(
     registry: &Registry,
     waiting: Vec<Waiting>,

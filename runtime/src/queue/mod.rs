@@ -8,8 +8,8 @@
 //!
 //! Ready keys of several namespaces are handed out in turn, so that a namespace with many ready keys hardly delays the
 //! keys of other namespaces. A namespace with long runs does not occupy all workers (`places`). Failed keys are
-//! requeued with exponential backoff. Only changes of low urgency are coalesced: such a key is ready no sooner than a
-//! window after its last reconcile. Upstream: client-go, util/workqueue.
+//! requeued with exponential backoff. Only changes of low urgency are coalesced: a key that has only such changes is
+//! ready no sooner than a window after its last reconcile. Upstream: client-go, util/workqueue.
 
 mod places;
 mod state;

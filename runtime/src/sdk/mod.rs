@@ -23,7 +23,7 @@
 //! }
 //!
 //! runtime::custom_resource! {
-//!     /// A greeting, kept in a ConfigMap with its name.
+//!     /// A greeting, stored in a ConfigMap with the same name.
 //!     pub Greeting { spec: GreetingSpec, status: GreetingStatus }
 //!     namespaced "greetings" in "example.com/v1"
 //! }

@@ -25,7 +25,7 @@ pub struct Settings {
     pub lease_namespace: Option<String>,
     /// HTTPS port of `/metrics`, `/healthz`, `/livez`, `/readyz` and the debug pages; 0 disables serving.
     pub port: u16,
-    /// Requests per second of each controller (watches excluded).
+    /// Requests per second of each controller; its lists and watches are not limited by it.
     pub qps: f32,
     /// Burst of requests of each controller.
     pub burst: u32,

@@ -19,7 +19,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MASTERS: &str = "system:masters";
 /// Maximum number of cached results. Upstream: apiserver, authorizer/webhook.
 const MAX_CACHED_RESULTS: usize = 8192;
-/// Results for longer paths and verbs are not cached, so that no client can fill the memory with them.
+/// Results for longer paths and verbs are not cached. Upstream: apiserver, authorizer/webhook, shouldCache.
 const MAX_CACHED_KEY_BYTES: usize = 10_000;
 
 /// The reason why a request is not allowed.

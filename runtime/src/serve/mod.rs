@@ -2,8 +2,8 @@
 //! authorization.
 //!
 //! It also serves before leadership is acquired, so that a standby can be probed and scraped. A request is
-//! authenticated by front proxy, client certificate or bearer token, and authorized by the API server. Upstream:
-//! controller-manager/app; apiserver/pkg/server/options.
+//! authenticated by front proxy, client certificate or bearer token, and, unless its path is open to all users,
+//! authorized by the API server. Upstream: controller-manager/app; apiserver/pkg/server/options.
 
 mod access_metrics;
 mod authenticate;

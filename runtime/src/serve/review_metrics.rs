@@ -33,7 +33,7 @@ impl ReviewMetrics {
     }
 }
 
-/// A request without a response. It is counted when it is dropped: also when its future is, because its time is over.
+/// A request without a response. It is counted when it is dropped, also together with its future after a timeout.
 pub(super) struct PendingReview<'a> {
     metrics: &'a ReviewMetrics,
     started: Instant,

@@ -18,7 +18,7 @@ pub enum Cached<K> {
     /// The cache lacks an earlier write, or a write to the object is in progress. The key is requeued when that may
     /// have changed.
     Lagging,
-    /// There is no such object.
+    /// The cache has no record of the object: it does not exist, or none of its states could be decoded.
     Absent,
     /// The object, at least as new as the last write of this process to it.
     Current(Arc<K>),

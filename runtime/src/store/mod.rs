@@ -247,14 +247,14 @@ impl<K: Kind> Store<K> {
         self.undecodable.contains(key) && self.read(|records| records.get(&key.namespace, &key.name)).is_some()
     }
 
-    /// Returns true if the newest state of an object cannot be decoded. Otherwise, if a record that is read afterwards
-    /// is missing, there is no such object on the server.
+    /// Returns true if the newest state of an object cannot be decoded. If it returns false and a later read finds no
+    /// record, the object does not exist on the server.
     pub fn is_undecodable(&self, key: &ObjectKey) -> bool {
         self.undecodable.contains(key)
     }
 
-    /// Returns the keys of the objects on the server without a record: no state of them could be decoded. A record that
-    /// is read afterwards and missing belongs to one of these objects, or to none on the server.
+    /// Returns the keys of the objects on the server without a record: no state of them could be decoded. If a later
+    /// read finds no record of an object, the object is one of these, or does not exist on the server.
     pub fn undecodable_without_record(&self) -> HashSet<ObjectKey> {
         // An object that becomes decodable has its record before it is removed from the undecodable ones.
         let mut keys = self.undecodable.all();
@@ -353,8 +353,8 @@ impl<K: Kind> Store<K> {
         (!self.progress.contains(&written)).then(|| written.version())
     }
 
-    /// Handles the replacement of the server's history by an older one, in which this version was listed: versions that
-    /// were written in the other history will never arrive.
+    /// Handles a restore of the server's storage from a backup, after which a list had this version: the watch will
+    /// never deliver versions that were written before the restore.
     pub(crate) fn restart(&self, version: u64) {
         lock(&self.written).clear();
         self.progress.reset(version);

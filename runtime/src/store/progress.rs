@@ -19,7 +19,7 @@ pub struct Progress {
     synced: watch::Sender<bool>,
     restarts: AtomicU64,
     panics: AtomicU64,
-    /// Panics without a successful step in between.
+    /// Panics of consecutive steps.
     panics_in_a_row: AtomicU64,
     /// Time to decode and apply an event, subscribers included.
     latency: Histogram,
@@ -28,8 +28,8 @@ pub struct Progress {
 /// Upper bounds of the time to apply an event in seconds. Upstream: component-base, metrics/prometheus/clientgo/fifo.
 const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// A watch that still works this long after a write will not deliver the write's event: the version belongs to a history
-/// of the server that was replaced, or a server returned a version that does not exist.
+/// If a watch works for this long after a write without delivering its event, it never will: the server was restored
+/// from a backup since, or returned a version that does not exist.
 const WRITES_EXPIRE: Duration = Duration::from_secs(5 * 60);
 
 /// Maximum time from the restore of a server's storage to its detection by a watch.
@@ -38,7 +38,7 @@ const RESTORE_DETECTED: Duration = Duration::from_secs(30);
 struct State {
     version: u64,
     history: u64,
-    /// The last time that the history was replaced.
+    /// The last time that a restore of the server from a backup was detected.
     replaced: Instant,
     /// The last time that the watch delivered a version.
     advanced: Instant,
@@ -152,8 +152,8 @@ impl Progress {
     }
 
     /// Runs `wake` once the version is reached. If it is reached already, runs `wake` immediately and returns true.
-    /// `wake` also runs when the version may never be reached: five to ten minutes later, when the watch delivers
-    /// another version, or when the server's history is replaced.
+    /// `wake` also runs if the version may never be reached: with an event that the watch delivers five to ten minutes
+    /// later, or when the watch detects that the server was restored from a backup.
     pub fn when_reached(&self, version: u64, wake: impl Into<Wake>) -> bool {
         let wake = wake.into();
         let mut state = lock(&self.state);
@@ -207,7 +207,7 @@ impl Progress {
         self.panics.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of panics of the watch since its last success.
+    /// Returns the number of panics of the watch since its last step that ended without a panic.
     pub fn panics_in_a_row(&self) -> u64 {
         self.panics_in_a_row.load(Ordering::Relaxed)
     }
@@ -260,8 +260,8 @@ impl Progress {
         reached.into_values().flatten().chain(overdue).for_each(Wake::run);
     }
 
-    /// Restarts at a version that may be older, because the server's history was replaced. Waiters are woken, because
-    /// their version may never arrive.
+    /// Restarts at a version that may be older, because the server was restored from a backup. Waiters are woken,
+    /// because their version may never arrive.
     pub(crate) fn reset(&self, version: u64) {
         let waiters = {
             let mut state = lock(&self.state);

@@ -34,7 +34,8 @@ impl Watched {
     }
 }
 
-/// Returns true if a namespace has no objects of the kind according to the watch, which has reached `version`.
+/// Returns true if, according to a watch that has reached `version`, a namespace has no objects of the kind and no
+/// object of the kind is undecodable.
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
     // The version is read before the content, so that the content is at least as new.
     let watched = source.progress().version();
@@ -46,8 +47,8 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 
 /// Waits until each of `objects`, given as read from the server, is deleted according to the watch, and returns true.
 /// The objects are awaited one after the other. Returns false if `is_kept` holds for the awaited object, or if no
-/// decision is possible because objects of the kind are undecodable. Does not return while the watch is stalled, or
-/// while the awaited object exists and `is_kept` does not hold for it.
+/// decision is possible because objects of the kind are undecodable. Does not return before the watch has reached the
+/// version of the awaited object, or while that object exists and `is_kept` does not hold for it.
 pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
         loop {

@@ -25,17 +25,17 @@ pub enum FrameError {
     /// Nothing arrived, not even a bookmark.
     #[error("no data from the server for {0:?}")]
     Silent(Duration),
-    /// A frame or an object takes too long.
-    #[error("an event or object was incomplete after {0:?}: the server or a proxy is too slow")]
+    /// A frame, an object, a page or a list takes too long.
+    #[error("an event, object or list was incomplete after {0:?}: the server or a proxy is too slow")]
     Slow(Duration),
     /// A frame is longer than the limit.
     #[error("a frame of {0} bytes is too long: the body is damaged or in another format")]
     Length(usize),
     /// A body is not the requested list.
-    #[error("not a list: {0}")]
+    #[error("not a valid list: {0}")]
     NoList(&'static str),
     /// A list cannot be decoded.
-    #[error("not a list: {0}")]
+    #[error("not a valid list: {0}")]
     Damaged(#[from] kinds::DecodeError),
     /// A line is not a watch event.
     #[error("a line is not a watch event: {0}")]

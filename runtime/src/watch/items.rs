@@ -60,7 +60,7 @@ where
     /// Returns the next object; `None` at the regular end of the body.
     ///
     /// # Errors
-    /// When the connection fails, or the body is not a list.
+    /// When the connection fails or is too slow, an object is too large, or the body is not a list.
     pub async fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
         self.deadline = Instant::now() + MAX_FRAME_TIME;
         loop {
@@ -181,7 +181,7 @@ mod tests {
         status.put_message(METADATA, |meta| meta.put_str(list_meta::RESOURCE_VERSION, "42"));
         status.put_str(2, "Failure");
         let read = read(&wrap_as("v1", "Status", &status), 100).map_err(|error| error.to_string());
-        assert_eq!(read, Err("not a list: kind is Status, which is not a list".to_owned()));
+        assert_eq!(read, Err("not a valid list: kind is Status, which is not a list".to_owned()));
     }
 
     fn body(items: &[Vec<u8>]) -> Vec<u8> {

@@ -73,7 +73,8 @@ pub fn frame(line: &[u8]) -> Result<Bytes, serde_json::Error> {
             put_object(&mut object, &head.metadata, true, &[]);
         }
         _ => {
-            // An object without readable metadata must not end the watch of all others: it counts as undecodable.
+            // An object without readable metadata must not end the watch of all others: it gets a frame without a
+            // name, which the loop logs and skips.
             let WithObject { object: head } = serde_json::from_slice::<WithObject<Head>>(line).unwrap_or_default();
             put_object(&mut object, &head.metadata, false, line);
         }

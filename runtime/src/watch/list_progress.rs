@@ -1,7 +1,8 @@
 //! The progress of one list of a kind, and its limits.
 //!
-//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. The objects that
-//! it has added to the cache are removed, so that the next list starts with the same amount of free memory.
+//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. Unless it only
+//! has too many pages, the objects that it has added to the cache are removed, so that the next list starts with the
+//! same amount of free memory.
 
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ const MAX_OBJECTS: usize = 5_000_000;
 /// Maximum size of all objects in bytes: twice the largest storage that etcd recommends.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// Maximum memory of the records of a kind whose size an aggregated API decides, in bytes: about five million objects
-/// of usual size.
+/// Maximum memory, in bytes, of the records of a kind that an aggregated API may serve: about five million objects of
+/// usual size.
 const MAX_RECORD_BYTES: usize = 2 << 30;
 
 /// The limits of lists and caches.
@@ -52,8 +53,8 @@ impl Limits {
         Self { pages: 20, objects: 1000, bytes: 1 << 20, record_bytes: 100 << 10 }
     }
 
-    /// Returns an error if a cache has grown beyond its limit while it was watched. The next list determines whether
-    /// the server really has as many objects.
+    /// Returns an error if a cache is larger than its limit, at the end of a list or after an event of the watch.
+    /// After an event, the next list determines whether the server really has as many objects.
     pub(super) fn check_watched(&self, store: &dyn WatchedStore) -> Result<(), WatchError> {
         if store.limited_bytes() > self.record_bytes {
             return Err(WatchError::TooLarge("the records of the kind take too much memory"));

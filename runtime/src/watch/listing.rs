@@ -9,7 +9,7 @@ use crate::client::SendError;
 /// The form of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListForm {
-    /// One response over a dedicated connection.
+    /// One response; in protobuf over a dedicated connection.
     Whole,
     /// The first events of the watch.
     Streamed,
@@ -20,7 +20,7 @@ pub enum ListForm {
 /// The time of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// Immediately: the server has refused the form, not the list.
+    /// Immediately: a watch has ended regularly, or the server has refused only the form of a list.
     Now,
     /// After a backoff.
     Later,
@@ -36,7 +36,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Uses this form while the server supports it.
+    /// Selects this form while the server supports it.
     pub fn new(preferred: ListForm) -> Self {
         Self { preferred, fallback: None }
     }

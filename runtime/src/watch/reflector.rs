@@ -37,7 +37,7 @@ use crate::lock::lock;
 use crate::store::Progress;
 use crate::text::shortened;
 
-/// Duration up to which the end of a watch is irregular, so that it must not be reopened immediately.
+/// A watch that ends within this duration is reopened with backoff, not immediately.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// Slightly less than the minimum duration that is requested for a watch. If a watch ends sooner, its server may have
@@ -65,7 +65,7 @@ pub struct Reflector {
     pub clients: Arc<Clients>,
     pub scope: Scope,
     store: Arc<dyn WatchedStore>,
-    /// Permits for lists, shared by all kinds.
+    /// Permits for lists, shared by all kinds with a typed store, or by all others.
     pub lists: Arc<Semaphore>,
     /// The allowed lag of the store behind the watch.
     lag: Duration,
@@ -112,7 +112,7 @@ impl Reflector {
         self.store.progress()
     }
 
-    /// Lists by pages instead of by the first events of a watch.
+    /// If `is_paged`, lists by pages instead of by the first events of a watch.
     pub fn paged(mut self, is_paged: bool) -> Self {
         if is_paged && self.listing.form() == ListForm::Streamed {
             self.listing = Listing::new(ListForm::Paged);
@@ -259,8 +259,8 @@ impl Reflector {
     /// Compares the server's newest version with the store's.
     ///
     /// A server whose storage was restored from a backup sends nothing to a watch that continues from a later version,
-    /// not even bookmarks. Changes in between would never be received. If the version cannot be read, the watch
-    /// continues without this check.
+    /// not even bookmarks. Changes up to that version would never be received. If the version cannot be read, the
+    /// watch continues without this check.
     async fn compare_history(&self) -> Result<(), WatchError> {
         let before = self.store.progress().version();
         match self.newest_version().await {
@@ -463,7 +463,7 @@ impl Reflector {
         }
     }
 
-    /// Applies an object. If it cannot be decoded, its key is recorded.
+    /// Applies an object. If it cannot be decoded, its key is recorded; without a readable key, the object is skipped.
     fn apply(&self, object: &[u8]) -> Result<(), WatchError> {
         let Err(error) = self.store.apply(object) else { return Ok(()) };
         let key = key_of(object);
@@ -472,7 +472,7 @@ impl Reflector {
             error!(
                 kind = self.scope.resource.plural,
                 object = shortened(object, MAX_KEY_BYTES), %error,
-                "object cannot be decoded; no object of its kind is scaled down or deleted until it can be"
+                "object cannot be decoded; deletions and scale-downs that depend on it wait until it can be"
             );
         }
         if key.is_none_or(|key| self.store.set_undecodable(key)) {

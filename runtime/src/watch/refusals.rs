@@ -1,12 +1,12 @@
 //! The decision whether a refused watch is reopened, or its kind is relisted.
 //!
-//! A watch that continues from a version the server no longer accepts is refused each time, and not every server reports
-//! that as 410: some aggregated APIs return an internal error, without a code. Only a list helps then. But while servers
-//! restart, hundreds of watches are refused within seconds: no server is available, or one does not know its users and
-//! roles yet. Lists of all kinds would delay the recovery, so such a watch is reopened first.
+//! A watch that continues from a version the server no longer accepts is refused each time, and not every server
+//! reports that as 410: some aggregated APIs return an internal error, without a code. Only a list helps then. But
+//! while servers restart, hundreds of watches are refused within seconds: no server is available, or one has not loaded
+//! its users and roles yet. Lists of all kinds would delay the recovery, so such a watch is reopened first.
 //!
-//! The backoff of the reflector limits the lists: a server that lists a kind but refuses each watch of it is listed
-//! every 30 to 60 seconds. Upstream: client-go, tools/cache, Reflector.
+//! The backoff of the reflector limits the lists: a kind that a server lists but refuses to watch is listed every 30 to
+//! 60 seconds. Upstream: client-go, tools/cache, Reflector.
 
 use kinds::envelope::ApiStatus;
 
@@ -16,7 +16,7 @@ const MAX_OF_RESTART: u32 = 3;
 /// The consecutive refusals of a watch.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The version that the watch had reached. The refusals are counted again after an event.
+    /// The version that the watch had reached at the last refusal. Once it has reached another one, counting restarts.
     version: u64,
     count: u32,
     /// The kind was listed, and no watch was opened since.
@@ -44,7 +44,7 @@ impl Refusals {
             // The server is overloaded: a list costs it more than a watch.
             429 => false,
             _ if status.reason == "TooManyRequests" => false,
-            // The server knows its users, or it would have refused the list: there is no right to watch.
+            // The server has loaded its users and roles, or it would have refused the list: there is no right to watch.
             403 if self.is_only_listed => true,
             401 | 403 | 502..=504 => self.count >= MAX_OF_RESTART,
             _ => true,

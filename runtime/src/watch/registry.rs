@@ -1,4 +1,4 @@
-//! The only place where watches are started: one per kind, shared by all controllers.
+//! The registry of stores, which starts all watches: one per kind, shared by all controllers.
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, HashSet};
@@ -69,7 +69,7 @@ pub trait WatchStats: Send + Sync {
     fn restarts(&self) -> u64;
     /// Returns the number of panics of the watch and of its subscribers.
     fn panics(&self) -> u64;
-    /// Returns the number of panics of the watch since its last success.
+    /// Returns the number of panics of the watch since its last step that ended without a panic.
     fn panics_in_a_row(&self) -> u64;
     /// Returns the times to apply events.
     fn latency(&self) -> Histogram;
@@ -413,7 +413,8 @@ impl Registry {
         }
     }
 
-    /// Starts the watches, of one namespace or of all; they end when `tasks` is dropped. Further calls do nothing.
+    /// Starts the watches of the kinds with a typed store, in one namespace or in all; they end when `tasks` is
+    /// dropped. Further calls do nothing.
     pub fn start(&self, clients: &Arc<Clients>, namespace: Option<&str>, tasks: &mut JoinSet<()>) {
         let lists = &self.lists;
         let runners = std::mem::take(&mut *lock(&self.runners));

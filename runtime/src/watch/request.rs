@@ -46,7 +46,7 @@ pub enum WatchError {
     /// The server sent something that is not a watch event or list.
     #[error("the server's data cannot be read: {0}")]
     Unreadable(#[from] kinds::DecodeError),
-    /// A streaming list ended before it was complete; a partial list is discarded.
+    /// A streaming list ended before it was complete. The objects that it has delivered stay in the cache.
     #[error("the streaming list ended before it was complete")]
     Incomplete,
     /// The server sends more than any server can have stored.
@@ -222,8 +222,8 @@ async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) 
     Err(WatchError::Refused(refusal(response).await))
 }
 
-/// Maximum time for the server to start before the first request. Upstream: cmd/kube-controller-manager/app, the
-/// timeout of WaitForAPIServer.
+/// Time for which errors are retried, because the server may still be starting. Upstream:
+/// cmd/kube-controller-manager/app, the timeout of WaitForAPIServer.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns true if the server serves a resource in this version.
@@ -254,8 +254,8 @@ async fn served(clients: &Clients, uri: &str, plural: &str) -> Result<bool, Watc
     Ok(resources.iter().any(|resource| resource["name"] == plural))
 }
 
-/// Delays between attempts: 0.8 s doubling to 30 s, with jitter; reset after two quiet minutes. Upstream: client-go,
-/// Reflector.
+/// Delays between attempts: 0.8 s doubling to 30 s, each extended at random to up to twice its length; reset after two
+/// minutes without a failure. Upstream: client-go, Reflector.
 pub struct Backoff {
     step: u32,
     last: tokio::time::Instant,

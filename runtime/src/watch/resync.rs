@@ -1,9 +1,9 @@
 //! Periodic resync: subscribers receive every record again, as if it had been updated without a change.
 //!
 //! It repairs omissions of a controller, for example after a subscriber has missed a change because of a panic. The
-//! records are not read from the API server again. A pass is spread out, so that it neither holds up the watch nor
-//! fills all queues immediately. Upstream: client-go tools/cache,
-//! sharedProcessor.shouldResync; cmd/kube-controller-manager/app, ResyncPeriod.
+//! records are not read from the API server again. A pass is spread out, so that it neither delays the watch nor fills
+//! all queues immediately. Upstream: client-go tools/cache, sharedProcessor.shouldResync;
+//! cmd/kube-controller-manager/app, ResyncPeriod.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Resync {
     period: Duration,
-    /// The next chunk is due; `None` if there is no resync.
+    /// The time at which the next chunk is due; `None` if there is no resync.
     due: Option<Instant>,
     /// Records of this pass that are left.
     left: Vec<ObjectKey>,

@@ -22,7 +22,7 @@ pub(super) trait WatchedStore: Send + Sync {
     fn remove(&self, namespace: &str, name: &str);
     /// Passes a record to the subscribers again.
     fn repeat(&self, key: &ObjectKey);
-    /// Handles the replacement of the server's history by an older one, in which this version was listed.
+    /// Handles a restore of the server's storage from a backup, after which a list had this version.
     fn restart(&self, version: u64);
     /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;

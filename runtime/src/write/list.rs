@@ -27,7 +27,7 @@ const NO_NAMESPACE: &str = "@fake:svm_ns!";
 pub struct PageSize(u32);
 
 impl PageSize {
-    /// For pages of metadata. The number of objects is not limited: a Job may have 100,000 pods.
+    /// For pages of metadata: large, because a list may have very many objects. A Job may have 100,000 pods.
     pub const METADATA: Self = Self(1000);
 
     /// Halves the size; returns false if it is 1 already.
@@ -167,7 +167,7 @@ impl Writer {
         self.read_pages(resource, Pages::of_metadata(resource, namespace, "")?, pass).await.map(drop)
     }
 
-    /// Reads one page of the metadata of a namespace's objects, as [`Writer::list_each_metadata`]: the first page if
+    /// Reads one page of the metadata of a namespace's objects, like [`Writer::list_each_metadata`]: the first page if
     /// `token` is empty, otherwise the page that the token names. Reduces `size` if the page is too long. Returns the
     /// token of the next page; empty if this was the last one.
     ///
@@ -321,7 +321,8 @@ mod tests {
     const THINGS: Resource =
         Resource { group: "example.com", version: "v1", kind: "Thing", plural: "things", namespaced: true };
 
-    /// A writer of one request per second, whose pages never end; the tokens of all pages are equal if `is_repeated`.
+    /// A writer with one request per second whose API server returns endless pages, all with the same token if
+    /// `is_repeated`.
     async fn endless_pages(is_repeated: bool) -> Writer {
         let pages = AtomicUsize::new(0);
         let clients = clients(move |_, _, _| {

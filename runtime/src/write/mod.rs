@@ -129,8 +129,8 @@ impl WriteError {
     }
 
     /// Returns true if the server has decided against the request, so that the same request would be refused again: by
-    /// a quota, an admission webhook, a policy or its validation. Conflicts, overload and failures of the server are
-    /// not denials.
+    /// a quota, a policy, its validation, or an admission webhook, also if that cannot be called. Conflicts, overload
+    /// and other failures of the server are not denials.
     pub fn is_denied(&self) -> bool {
         self.status().is_some() && !self.is_lost() && !self.is_conflict() && self.retry_after().is_none()
     }
@@ -168,10 +168,10 @@ fn without_response(error: SendError) -> WriteError {
 }
 
 /// Returns true if the server may have executed the write although it returned an error: its storage did not respond in
-/// time, or a proxy lost the connection to the server. Three errors prove that nothing was written: a 501, a failed
-/// admission webhook, which is called before anything is stored, and a 503 with Retry-After, by which a server refuses
-/// to handle the request. Upstream: k8s.io/apiserver pkg/storage/errors, InterpretCreateError;
-/// pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors.
+/// time, or a proxy lost the connection to the server. Three of these errors (408 and 5xx) prove that nothing was
+/// written: a 501, a failed admission webhook, which is called before anything is stored, and a 503 with Retry-After,
+/// by which a server refuses to handle the request. Upstream: k8s.io/apiserver pkg/storage/errors,
+/// InterpretCreateError; pkg/endpoints/handlers/finisher; pkg/admission/plugin/webhook/errors.
 fn is_inconclusive(status: &ApiStatus) -> bool {
     match status.code {
         501 => false,

@@ -199,7 +199,7 @@ fn waits(facts: &Facts<'_>) -> Vec<Wait> {
         }
     }
     if facts.is_stale {
-        let text = "its newest state cannot be decoded (see the log): this page reports an older state, and a reconcile that reads that state deletes nothing in the object's namespace, or nothing at all if the object is cluster-scoped";
+        let text = "its newest state cannot be decoded (see the log): this page reports an older state, and a reconcile that reads that state deletes nothing in the object's namespace and no cluster-scoped object, or nothing at all if the object is cluster-scoped";
         wait(WaitKind::Store, "the client that wrote it", text.to_owned());
     }
     if let Some(meta) = facts.meta.filter(|meta| meta.is_deleting()) {

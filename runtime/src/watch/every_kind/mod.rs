@@ -1,4 +1,5 @@
-//! The metadata of every kind that the server serves, with one watch per kind.
+//! The metadata of every kind whose objects can be listed, watched and deleted, except events, with one watch per
+//! kind.
 //!
 //! Kinds with a typed store are read from that; all others get a watch of metadata only. The set of kinds follows
 //! discovery, which is read every half minute and soon after a CustomResourceDefinition or APIService has changed. A
@@ -32,15 +33,15 @@ use crate::store::{Index, Progress, Store};
 /// collector.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Delays before discovery is read again after a change of a definition, because discovery contains the change only a
-/// moment later.
+/// Delays between the reads of discovery after a change of a definition, because discovery contains the change only a
+/// moment later. The first read follows after the first delay, too.
 const RETRIES_AFTER_CHANGE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4)];
 
-/// Maximum number of watched kinds of a group without a typed store. An aggregated API may list hundreds of thousands,
-/// each of which would need a watch.
+/// Maximum number of kinds of one group that are watched as metadata. An aggregated API may list hundreds of
+/// thousands, each of which would need a watch.
 const MAX_KINDS_OF_GROUP: usize = 1000;
 
-/// Kinds that all clients write constantly and that have no dependents. Upstream: pkg/controller/garbagecollector,
+/// Kinds that many clients write constantly and that have no dependents. Upstream: pkg/controller/garbagecollector,
 /// DefaultIgnoredResources.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
@@ -224,7 +225,7 @@ pub(crate) struct RequestedKinds {
     all: bool,
     /// Number of requests for a resource, by its group and plural.
     by_name: Mutex<HashMap<(String, String), usize>>,
-    /// Notified when a kind is requested for the first time or no longer.
+    /// Notified when a kind is requested, or no longer requested.
     changed: Notify,
 }
 
@@ -261,7 +262,7 @@ pub struct EveryKind {
     subscribers: Mutex<Vec<Subscriber>>,
     /// Notified when a CustomResourceDefinition or APIService has changed.
     definitions_changed: Arc<Notify>,
-    /// Failed reads of discovery.
+    /// Failed reads of discovery, and panics.
     failures: AtomicU64,
     requested: RequestedKinds,
     /// Lists are read by pages, not streamed.
@@ -292,12 +293,12 @@ impl EveryKind {
         }
     }
 
-    /// Lists by pages and not by the first events of a watch.
+    /// Sets whether kinds are listed by pages instead of by the first events of a watch.
     pub(crate) fn paged(self, is_paged: bool) -> Self {
         Self { is_paged, ..self }
     }
 
-    /// Returns the number of times that the served kinds could not be determined.
+    /// Returns the number of failed reads of discovery, and of panics while the watches were adapted to it.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -474,7 +475,7 @@ impl EveryKind {
             .collect()
     }
 
-    /// Returns the kinds that are served, requested, and not watched.
+    /// Returns the kinds that are served, requested, and not watched, within [`MAX_KINDS_OF_GROUP`].
     fn kinds_to_add(&self, snapshot: &Snapshot) -> Vec<Resource> {
         let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
