@@ -306,7 +306,7 @@ impl Balancers {
         let (change, reason) = match find(work.session, listing, &name) {
             Some(_) => (
                 PlannedChange::Kept,
-                format!("its listeners are on the load balancer {name} of the group {}", group.key),
+                format!("it uses the load balancer {name} of the group {}", group.key),
             ),
             None => (PlannedChange::Created, format!("the group {} has no load balancer yet: {name}", group.key)),
         };
