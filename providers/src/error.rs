@@ -43,8 +43,8 @@ impl ErrorKind {
     }
 }
 
-/// Maximum length of a message in bytes: it becomes an event, a condition and a log line, and an annotation's value can
-/// have up to 256 KiB.
+/// Maximum length of a message in bytes, without the mark of a truncation: it becomes an event, a condition and a log
+/// line, and an annotation's value can have up to 256 KiB.
 const MAX_MESSAGE_BYTES: usize = 8 << 10;
 
 /// Maximum length of a value in a message in bytes.

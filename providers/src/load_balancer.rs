@@ -48,7 +48,7 @@ pub struct Features {
     /// The provider returns [`Targeting::Endpoints`] for some Services; therefore EndpointSlices must be watched.
     pub endpoint_targets: bool,
     /// The cloud selects the targets by itself, for example by labels of its instances: [`LoadBalancers::set_targets`]
-    /// changes nothing, and none are observed.
+    /// changes nothing, and the observed state contains no targets.
     pub selects_targets: bool,
     /// The provider enforces source ranges. Otherwise, a Service with source ranges is `Invalid`, and never silently
     /// open.
@@ -132,15 +132,15 @@ pub struct Ensured {
     /// The progress: settled, or the delay before the next call.
     pub progress: Progress,
     /// Warnings for the Service's owner although nothing failed: an annotation without effect, a skipped target. Each
-    /// becomes an Event if the previous call did not return it; so it has the same text each time.
+    /// becomes an Event if the previous call did not return it; therefore, its text must be the same in each call.
     pub warnings: Vec<String>,
     /// Annotations for the Service, for its users and other programs, all with the prefix
     /// [`Features::written_annotations`]. They are written together with the status; other annotations with the prefix
     /// are removed.
     pub annotations: BTreeMap<String, String>,
-    /// The minimum delay before one more call for a settled load balancer: an earlier process may have created resources
-    /// that the cloud did not list in this call, or the cloud refused something, as a warning states, and may allow it
-    /// later. `None`: the next check for drift is soon enough.
+    /// The delay before one more call for a settled load balancer, if the next check for drift is later: an earlier
+    /// process may have created resources that the cloud did not list in this call, or the cloud refused something, as
+    /// a warning states, and may allow it later. `None`: the next check for drift is soon enough.
     #[serde(default)]
     pub check_after: Option<Duration>,
 }

@@ -61,7 +61,7 @@ pub struct EndpointTarget {
     pub pod: Option<PodRef>,
 }
 
-/// A snapshot of possible targets. All Services with the same nodes share the lists, so that copies are cheap.
+/// A snapshot of possible targets. Copies are cheap, and all Services with the same nodes share the list of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Targets {
     /// Ordered by name, each name once.

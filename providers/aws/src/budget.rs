@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum pause after consecutive throttled calls.
+/// Maximum pause after a throttled call.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Pause after the first throttled call, if the response names none.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -49,7 +49,7 @@ impl Budget {
     }
 
     /// Records that AWS throttled a call: no later call gets a token during the pause that the response names
-    /// (`after`), or else during a pause that doubles each time. Returns the pause.
+    /// (`after`), or else during a pause that doubles each time; at most [`MAX_PAUSE`]. Returns the pause.
     pub(crate) fn throttled(&self, after: Option<Duration>) -> Duration {
         self.pause(Instant::now(), after)
     }
@@ -63,7 +63,7 @@ impl Budget {
         pause
     }
 
-    /// Ends the pauses: AWS did not throttle the last call.
+    /// Lets the next pause be the shortest again: AWS did not throttle the last call.
     pub(crate) fn clear_throttles(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).throttles = 0;
     }

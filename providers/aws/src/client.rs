@@ -87,11 +87,12 @@ struct Calls {
 }
 
 impl Api {
-    /// Reads the environment and, if the cloud config names no region, the instance's metadata. Credentials are
-    /// resolved when the first call is made.
+    /// Reads the environment and, if neither the cloud config nor the environment names a region, the instance's
+    /// metadata. Credentials are resolved when the first call is made.
     ///
     /// # Errors
-    /// `Invalid` if no region is known.
+    /// `Invalid` if no region is known, or if the file of `AWS_CA_BUNDLE` or the endpoint of the metadata service
+    /// cannot be used.
     pub(crate) async fn connect(config: &Config, credentials: Option<&Credentials>) -> Result<Self, CloudError> {
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())

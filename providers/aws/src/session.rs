@@ -15,7 +15,8 @@ pub(crate) struct Session {
     pub api: Api,
     pub config: Config,
     pub vpc: String,
-    /// A subnet of the cluster: the one in the cloud config, or the subnet of the instance that this process runs on.
+    /// A subnet of the cluster: the one in the cloud config, or the subnet of the instance that this process runs on;
+    /// empty if neither is known.
     pub subnet: String,
     pub cluster: ClusterTags,
 }

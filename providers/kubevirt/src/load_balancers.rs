@@ -168,7 +168,7 @@ impl KubeVirtLoadBalancers {
         }
         if !without_traffic.is_empty() {
             warnings.push(format!(
-                "nodes whose virtual machine does not exist or has no IPv4 address get no traffic: {}",
+                "nodes without a virtual machine that has an IPv4 address get no traffic: {}",
                 without_traffic.join(", ")
             ));
         }

@@ -29,7 +29,7 @@ const MACHINE_KIND: &str = "VirtualMachineInstance";
 /// Returns the virtual machines that should receive traffic, and the names of nodes without a virtual machine.
 ///
 /// With the policy Local, the infrastructure has no health check of the tenant's nodes, so that only nodes with an
-/// endpoint are returned: with a ready one, or, while there is none, with one that terminates and still serves.
+/// endpoint are returned: with a ready one, or, while the Service has none, with one that still serves.
 pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BTreeSet<String>, Vec<String>) {
     let hosts: Option<BTreeSet<&str>> = (spec.external_traffic_policy == TrafficPolicy::Local).then(|| {
         let any_ready = targets.endpoints.iter().any(|endpoint| endpoint.ready);
@@ -47,9 +47,9 @@ pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BT
     (machines, without_machine)
 }
 
-/// Returns true if the targets of an invalid Service determine its slices. With the policy Local they depend on
-/// endpoints, which are not given while the infrastructure cluster selects the targets. After a change to that
-/// configuration, the Service has slices until it is valid.
+/// Returns true if the slices of an invalid Service can be derived from the given targets. With the policy Local, they
+/// depend on endpoints, which are not given if the configuration lets the infrastructure cluster select the targets.
+/// After a change to that configuration, an invalid Service keeps its slices until it is valid.
 pub(crate) fn can_follow(spec: &LoadBalancerSpec, features: &Features) -> bool {
     features.endpoint_targets || spec.external_traffic_policy != TrafficPolicy::Local
 }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_service_with_policy_local_keeps_its_slices_without_endpoints() {
+    fn invalid_service_with_policy_local_keeps_its_slices_if_no_endpoints_are_given() {
         for (endpoint_targets, external_traffic_policy, expected) in [
             (true, TrafficPolicy::Local, true),
             (false, TrafficPolicy::Local, false),

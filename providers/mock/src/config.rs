@@ -21,7 +21,7 @@ pub struct MockConfig {
     pub zones: Vec<String>,
     /// The existing instances.
     pub instances: Vec<InstanceConfig>,
-    /// Every requested Node gets an instance, unless its instance was removed.
+    /// Every requested Node gets an instance, unless its instance was removed or an annotation names its instance.
     pub auto_instances: bool,
     /// The network of the load balancers' IPv4 addresses.
     pub balancer_network: Ipv4Net,

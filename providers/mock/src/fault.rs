@@ -73,11 +73,11 @@ operations! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
-    /// `*`: any call.
+    /// `*`: any call, so not `DescribeInstance`.
     Any,
     /// `changes`: all changing operations.
     Changes,
-    /// `reads`: all read-only operations.
+    /// `reads`: all read-only calls, so not `DescribeInstance`.
     Reads,
     /// The operation with that name.
     One(Operation),

@@ -141,7 +141,7 @@ impl Step {
         matches!(self, Self::DeleteTargetGroup { .. } | Self::DeleteSecurityGroup { .. })
     }
 
-    /// Returns the name of the listed resource that the step creates.
+    /// Returns the name of the resource that the step creates, if listings contain such resources.
     pub(crate) fn created_name(&self) -> Option<&str> {
         match self {
             Self::CreateSecurityGroup(group) => Some(&group.name),

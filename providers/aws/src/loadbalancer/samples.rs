@@ -16,7 +16,7 @@ pub(crate) fn id() -> LoadBalancerId {
     }
 }
 
-/// A Service's port, with node port 30000 and more.
+/// A Service's port, with a node port from 30000 on.
 pub(crate) fn port(protocol: Protocol, number: u16) -> Port {
     Port {
         name: format!("{}-{number}", protocol.as_str().to_lowercase()),

@@ -108,7 +108,7 @@ impl HealthCheck {
 /// A destination of a target group's traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Target {
-    /// An instance's id, or an address.
+    /// An instance's id, an address, or the ARN of an Application Load Balancer.
     pub id: String,
     pub port: u16,
 }
@@ -164,7 +164,7 @@ pub(crate) enum Source {
 /// The traffic that one rule of a security group allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Rule {
-    /// `tcp`, `udp`, `icmp` or `icmpv6`.
+    /// `tcp`, `udp`, `icmp` or `icmpv6`; in observed rules also others, such as `-1` for all protocols.
     pub protocol: String,
     /// The first port, or ICMP's type.
     pub from: i32,
@@ -303,7 +303,7 @@ pub(crate) struct Spread<P> {
 }
 
 impl<P> Spread<P> {
-    /// Converts the names of the other destinations.
+    /// Converts the identifiers of the other destinations.
     pub(crate) fn map<Q>(&self, mut name: impl FnMut(&P) -> Q) -> Spread<Q> {
         let others = self.others.iter().map(|(other, weight)| (name(other), *weight)).collect();
         Spread { own: self.own, others, sticky: self.sticky }

@@ -21,8 +21,8 @@ impl Balancers {
     /// the certificates for its host names.
     ///
     /// # Errors
-    /// `Invalid` with the fix, if there is no certificate or no such load balancer, or the Service may not use the load
-    /// balancer.
+    /// `Invalid` with the fix, if there is no certificate, no such load balancer, or no listener for one of the
+    /// Service's ports, or if the Service may not use the load balancer.
     pub(super) async fn resolved<'a>(&self, work: &Work<'a>) -> Result<Cow<'a, Settings>, CloudError> {
         let Some(alb) = &work.settings.alb else { return self.certified(work).await };
         let refuse = |fix: String| CloudError::invalid_annotation(&format!("{PREFIX}{SUFFIX}"), &alb.name, &fix);

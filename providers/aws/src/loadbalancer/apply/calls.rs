@@ -1,4 +1,5 @@
-//! Calls to AWS: the reads of details of a Service's resources, and the call of each step.
+//! Calls to AWS: the reads of details of a Service's resources, and the calls of steps that create load balancers and
+//! target groups, change targets, or change rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

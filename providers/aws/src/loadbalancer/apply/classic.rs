@@ -27,7 +27,7 @@ use crate::session::Session;
 const INSTANCES: usize = 100;
 /// Interval between two checks that the new address was published.
 const PUBLICATION_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum age of a listing from which the security groups of nodes are taken.
+/// The maximum age of a listing from which the security groups with the cluster's tag are taken.
 const GROUPS_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// Seconds since 1970.

@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn classic_load_balancer_belongs_to_the_service_with_its_uid_only() {
+    fn classic_load_balancer_belongs_only_to_the_service_whose_uid_is_in_its_name() {
         let cluster = ClusterTags::new("c", false);
         let id = samples::id();
         let later = LoadBalancerId { uid: "98765432-89ab-cdef-0123-456789abcdef".into(), ..id.clone() };
         let all = [classic(&id.default_name(), &[OWN, SERVICE])];
         let found = owned(&all, &[], &cluster, "kubernetes", std::slice::from_ref(&id));
         assert_eq!((&found[0].id, may_be_owned_by(&found[0], &id)), (&id, Some(true)));
-        assert_eq!(may_be_owned_by(&found[0], &later), Some(false), "a new Service of the same name");
+        assert_eq!(may_be_owned_by(&found[0], &later), Some(false), "a new Service with the same name");
         let network = Owned { resources: vec!["arn:loadbalancer/net/a".into()], ..found[0].clone() };
         assert_eq!(may_be_owned_by(&network, &id), None);
     }

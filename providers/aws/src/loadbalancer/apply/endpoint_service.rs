@@ -51,8 +51,8 @@ impl Balancers {
     }
 
     /// Prepares the endpoint service for changes of the load balancer: an old load balancer cannot be deleted while the
-    /// endpoint service uses it. Returns true if a load balancer has the tag of an endpoint service. In that case, the
-    /// endpoint service is in the desired state, unless the Service's load balancer is not active yet.
+    /// endpoint service uses it. Returns true if a load balancer had the tag of an endpoint service before. In that
+    /// case, the endpoint service is in the desired state, unless the Service's load balancer is not active yet.
     pub(super) async fn prepare_endpoint_service(
         &self,
         work: &Work<'_>,
@@ -226,7 +226,7 @@ async fn apply(session: &Session, step: &Step) -> Result<(), CloudError> {
     Ok(())
 }
 
-/// Returns the error for endpoint services that could not be deleted. Those that no longer exist count as deleted.
+/// Returns an error if one of the endpoint services could not be deleted. One that no longer exists counts as deleted.
 fn refusal(unsuccessful: &[UnsuccessfulItem]) -> Result<(), CloudError> {
     for item in unsuccessful {
         let code = item.error().and_then(|error| error.code()).unwrap_or_default();
@@ -235,7 +235,7 @@ fn refusal(unsuccessful: &[UnsuccessfulItem]) -> Result<(), CloudError> {
             continue;
         }
         let id = item.resource_id().unwrap_or_default();
-        let fix = "reject the connections of consumers, or delete their endpoints, and it is deleted";
+        let fix = "reject the connections of consumers or delete their endpoints: then it is deleted";
         let message = format!("endpoint service {id} is not deleted: {code}: {message}; {fix}");
         return Err(CloudError::new(ErrorKind::Conflict, "DeleteVpcEndpointServiceConfigurations", message));
     }

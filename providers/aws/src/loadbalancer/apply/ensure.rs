@@ -139,8 +139,8 @@ impl Balancers {
         state.openings = Openings::default();
         state.openings.add(&sources, &nodes.groups, &ports);
         state.remember_groups(id, &desired, &observed);
-        // Until now, the load balancer reached nodes by the shared group; the next call removes the group from the load
-        // balancer.
+        // Until now, the load balancer reached nodes through rules for the shared security group; the next call removes
+        // that group from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
             self.settle(spec, session, (&listing, &observed), state)
@@ -393,7 +393,7 @@ impl Balancers {
         Ok(warnings)
     }
 
-    /// Applies plans until no further step is possible now.
+    /// Applies plans, at most [`ROUNDS`], until no further step is possible now.
     async fn apply_plans(
         &self,
         desired: &Desired,

@@ -66,7 +66,7 @@ impl Balancers {
             Some(following) => following,
             None => self.find_followed(spec, work, state).await?,
         };
-        // After a failure the next call reads them again.
+        // After a failure, the next call reads the target groups again.
         state.known = None;
         let Following { batches, firewall, .. } = &mut following;
         let pending = self.follow_batches(work, batches, firewall, state).await?;

@@ -304,10 +304,7 @@ impl Balancers {
     pub(super) fn forecast_group(&self, work: &Work<'_>, listing: &Listing, group: &Group) -> Forecast {
         let name = name(work.session, work.settings, group);
         let (change, reason) = match find(work.session, listing, &name) {
-            Some(_) => (
-                PlannedChange::Kept,
-                format!("its listeners are on the load balancer {name} of the group {}", group.key),
-            ),
+            Some(_) => (PlannedChange::Kept, format!("it uses the load balancer {name} of the group {}", group.key)),
             None => (PlannedChange::Created, format!("the group {} has no load balancer yet: {name}", group.key)),
         };
         Forecast { change, reasons: vec![reason] }

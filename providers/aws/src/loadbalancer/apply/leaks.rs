@@ -2,7 +2,7 @@
 //! deletion of leaked resources.
 //!
 //! Tags identify the owner of a resource, and the description of a rule in a node's group names a load balancer. Tags
-//! of cloud-provider-aws on resources that were not taken over have no uid: such a resource may belong to each Service
+//! of cloud-provider-aws on resources that were not taken over have no uid: such a resource may belong to any Service
 //! with the name in its tags.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(remaining(&listed, &cluster(), &found).security_groups.len(), 1);
         let unlisted = Owned { resources: vec![listed.balancers[0].arn.clone()], ..found.clone() };
         assert!(remaining(&listed, &cluster(), &unlisted).security_groups.is_empty());
-        // The deletion claims the group before the load balancer is deleted.
+        // A deletion tags the group before it deletes the load balancer.
         listed.security_groups[0].tags = tags(&[OWN, SERVICE]);
         listed.balancers.clear();
         let observed = remaining(&listed, &cluster(), &found);

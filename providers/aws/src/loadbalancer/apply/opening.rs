@@ -50,8 +50,8 @@ pub(super) fn unopened_targets_warning(session: &Session, targets: &BTreeSet<Str
     ))
 }
 
-/// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or its only
-/// group.
+/// Returns the groups of one network interface that rules are added to: those with the cluster's tag, or else the only
+/// group; `None` if there are several without the tag, or none.
 fn own_groups(own: &[String], tagged: &BTreeSet<&str>) -> Option<Vec<String>> {
     let with_tag: Vec<String> = own.iter().filter(|group| tagged.contains(group.as_str())).cloned().collect();
     match (with_tag.is_empty(), own) {

@@ -36,9 +36,9 @@ pub(super) fn own_rule_names(
 }
 
 impl Balancers {
-    /// Sets the rules of a load balancer without security groups in those of targets. Until the load balancer is
-    /// `done`, rules are added (also those for its future subnets) and none are revoked: traffic still uses the old
-    /// paths. Returns the refusals.
+    /// Sets the rules of a load balancer without security groups in the targets' security groups. Until the load
+    /// balancer is `done`, rules are added (also those for its future subnets) and none are revoked: traffic still uses
+    /// the old paths. Returns the refusals.
     pub(super) async fn set_range_rules(
         &self,
         work: &Work<'_>,

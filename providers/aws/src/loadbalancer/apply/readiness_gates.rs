@@ -24,7 +24,7 @@ pub(crate) const PREFIX: &str = "target-health.elbv2.k8s.aws/";
 /// updateTargetHealthPodCondition.
 const REGISTERING: (&str, &str) = ("Elb.RegistrationInProgress", "Target registration is in progress");
 
-/// Returns the gates of a Service, with the current health in ELB of its target groups with addresses.
+/// Returns the gates of a Service, with the current health in ELB of the targets in its target groups of type `ip`.
 pub(crate) async fn read_gates(
     session: &Session,
     id: &LoadBalancerId,

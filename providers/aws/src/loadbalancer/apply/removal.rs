@@ -140,7 +140,7 @@ impl Balancers {
     }
 
     /// Releases the security group that all load balancers share, under the same lock as the revocation of rules: no
-    /// other deletion may run between the two. Returns false while a load balancer may use the group.
+    /// other deletion may run between the two. Returns false if the release has to be repeated ([`Release::InUse`]).
     pub(super) async fn release_shared(
         &self,
         mut shared: MutexGuard<'_, Shared>,

@@ -13,7 +13,9 @@ use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::HealthCheck;
 
 impl Caller<'_> {
-    /// Makes one call; several for targets that exceed the limit of one call, or if AWS refuses some of them.
+    /// Executes a step, mostly by one call. There are several for targets that exceed the limit of one call or of which
+    /// AWS refuses some, and for a load balancer whose tags are checked after its creation. A record is written in the
+    /// cluster.
     pub(crate) async fn execute(
         &mut self,
         step: &Step,

@@ -1,5 +1,5 @@
-//! Changes of the targets of existing load balancers. Targets that this process has stored since an earlier call are
-//! not read again.
+//! Changes of the targets of existing load balancers. Targets that this process stored in an earlier call are not read
+//! again.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
 use crate::loadbalancer::types::Ports;
 use crate::session::Session;
 
-/// The maximum age of a listing from which the security groups of instances are taken.
+/// The maximum age of a listing from which the security groups with the cluster's tag are taken.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// The result of opening the security groups of targets.
@@ -48,7 +48,7 @@ fn note_change(group: &mut KnownGroup, change: TargetChanges) {
 }
 
 /// Returns the settings that a group was made from. A listener's own group is found by its port, a group for another
-/// Service by that Service's name and port.
+/// Service by that Service's name and port, a user's group by its ARN.
 pub(super) fn requested<'a>(work: &Work<'a>, group: &KnownGroup) -> Option<&'a GroupSettings> {
     let settings = work.settings;
     if group.user {
@@ -244,7 +244,8 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        // The `ensure` that failed may never get to the security groups that AWS did not allow to open before.
+        // Security groups that AWS did not allow to open are tried again here: the failing `ensure` may never reach
+        // that point.
         state.openings = Openings::default();
         let undescribed = self.find_groups_and_follow(spec, work, state).await;
         if state.known.is_none() {
@@ -271,7 +272,8 @@ impl Balancers {
     }
 
     /// Opens the security groups of new targets, and for new ports the security groups of all targets, to the load
-    /// balancer in its desired state.
+    /// balancer in its desired state. If the load balancer has no security groups, nothing is opened here, and the
+    /// result states whether its rules must change.
     pub(super) async fn open_nodes(&self, work: &Work<'_>, state: &mut BalancerState) -> Result<Access, CloudError> {
         let settings = work.settings;
         match &state.range_rule_name {

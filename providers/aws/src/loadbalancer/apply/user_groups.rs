@@ -1,4 +1,4 @@
-//! Target groups that users made: a Service's targets are registered in them, and nothing else of them is changed.
+//! Target groups that users made: a Service's targets are registered in them, and nothing else about them is changed.
 //!
 //! Other Services and clusters may register targets there, too: only targets on record are deregistered. Records are
 //! kept in the cluster, and written before targets are registered, so that a crash leaves no target that is not on
@@ -159,7 +159,8 @@ impl Balancers {
     /// Returns the target group that the user names, and the ARNs of the load balancers that use it.
     ///
     /// # Errors
-    /// `Invalid` with the fix, if the Service may not register targets there or if they do not fit.
+    /// `Invalid` with the fix, if there is no such target group, the Service may not register targets there, or they do
+    /// not fit.
     async fn find_user_group<'a>(
         &self,
         work: &Work<'_>,
@@ -251,7 +252,7 @@ impl Balancers {
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
-    /// Reads the targets of a target group that a user made, for its port of the Service.
+    /// Reads the targets of a target group that a user made, for one port of the Service.
     pub(super) async fn read_known_user_group(
         &self,
         work: &Work<'_>,
@@ -329,7 +330,7 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
         let mut group = self.read_user_group(session, id, 0, group).await?.group;
-        // Kubernetes deletes the record of a Service that is deleted without waiting for its cleanup.
+        // Kubernetes may delete the record, a dependent of the Service, before this cleanup.
         let recorded = group.recorded.take().unwrap_or(remembered);
         let sharing = Sharing::Shared(Some(&recorded));
         let change = plan_changes(&BTreeSet::new(), &group.targets, sharing, None, false);
@@ -375,8 +376,10 @@ impl Balancers {
         self.remove_stack(session, id, state).await
     }
 
-    /// Returns the reason for which a Service's target groups of users cannot be used, or a description of those that
-    /// can.
+    /// Returns a description of each of the users' target groups that a Service names.
+    ///
+    /// # Errors
+    /// `Invalid`, with the reason, if one of them cannot be used.
     pub(super) async fn forecast_user_groups(
         &self,
         work: &Work<'_>,

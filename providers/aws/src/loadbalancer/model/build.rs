@@ -173,9 +173,9 @@ fn check_ports(settings: &Settings, shared: &ObservedBalancer) -> Result<(), Clo
     }
 }
 
-/// Checks the requested addresses against the scheme of a load balancer whose Service sets none. Upstream: Load
-/// Balancer Controller, buildLoadBalancerScheme: the scheme is then that of the existing load balancer, and internal
-/// for a new one.
+/// Checks the requested addresses against the scheme of the load balancer, if the Service does not set the scheme.
+/// Upstream: Load Balancer Controller, buildLoadBalancerScheme: the scheme is then that of the existing load balancer,
+/// or internal for a new one.
 fn check_addresses(settings: &Settings, existing: Option<&ObservedBalancer>, scheme: Scheme) -> Result<(), CloudError> {
     let misfit = misfit(scheme, &settings.allocations, &settings.private_v4).filter(|_| settings.scheme.is_none());
     let Some(Misfit { suffix, value, fix }) = misfit else { return Ok(()) };

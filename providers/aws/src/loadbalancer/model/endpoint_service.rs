@@ -1,8 +1,8 @@
 //! The steps from the observed endpoint services of a Service to the desired one.
 //!
-//! AWS refuses to delete a load balancer that an endpoint service uses. Such a load balancer has a tag from before its
-//! endpoint service is created until after that is deleted. Endpoint services are read only if the tag is set, or the
-//! Service requests one.
+//! AWS refuses to delete a load balancer that an endpoint service uses. Such a load balancer has a tag, which is set
+//! before the endpoint service is created and removed after it was deleted. Endpoint services are read only if the tag
+//! is set, or the Service requests one.
 
 use std::collections::BTreeSet;
 

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_do_not_have_a_label_of_the_load_balancer_controller() {
+    fn rules_do_not_have_the_description_of_the_load_balancer_controller() {
         let Some(Change::Add(rule)) = open(&[], "sg-b", &[("tcp", 30_080)].into()).pop() else { panic!("no rule") };
         assert!(!rule.description.contains("elbv2.k8s.aws"), "{}", rule.description);
         // A rule of an earlier version counts as open.

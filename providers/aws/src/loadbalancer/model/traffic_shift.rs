@@ -43,7 +43,8 @@ pub(super) fn finals(wanted: &Listener, group: &str, name: impl Fn(&str) -> Stri
 /// Returns the next change of a listener towards `finals`, of which the first is its own target group.
 ///
 /// While they are healthy, the current groups keep the traffic in two cases: the Service's new group has no healthy
-/// target yet; or all groups change, and none of the final groups with traffic was found healthy.
+/// target yet; or all groups change, and none of the final groups with traffic was found healthy. There is no such
+/// intermediate state if the protocol changes, or if it would need more than [`MAX_TARGET_GROUPS`] groups.
 pub(super) fn next_shift(
     desired: &Desired,
     wanted: &Listener,

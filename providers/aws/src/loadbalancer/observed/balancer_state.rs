@@ -43,7 +43,7 @@ const SETUP_PAUSE: Duration = Duration::from_secs(2);
 /// A target group as of this process's last read or change.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownGroup {
-    /// The port of a listener that uses the group.
+    /// The port of a listener that uses the group, or the Service's port for a user's group.
     pub port: u16,
     /// For a group that sends traffic to another Service: the value of its resource tag, such as `default/green:8080`.
     pub backend: Option<String>,
@@ -73,9 +73,9 @@ struct CreatedStack {
 pub(crate) struct Unverified {
     /// The time from which listings contain all resources of the Service.
     pub visible: Instant,
-    /// The ARNs and ids of the resources that the listing contained or the call created.
+    /// The ARNs and ids of the resources that the listing contained or the `ensure` created.
     pub ids: BTreeSet<String>,
-    /// The result of the call; `None`: the call did not return it.
+    /// The result of the `ensure`; `None`: it has not returned yet.
     pub ensured: Option<Ensured>,
 }
 
@@ -261,8 +261,8 @@ impl BalancerState {
 
     /// Records a step of a deletion: the number of resources that it found, and the refusal to delete one of them.
     ///
-    /// The time limit for AWS starts again whenever fewer resources are found. Otherwise each of the remaining steps
-    /// would be reported as stuck, although the cause no longer exists.
+    /// The time limit for AWS starts again whenever fewer resources are found, or AWS no longer refuses the deletion.
+    /// Otherwise each of the remaining steps would be reported as stuck, although the cause no longer exists.
     pub(crate) fn record_deletion(&mut self, found: usize, in_use: Option<String>) {
         let has_less = self.left.is_none_or(|left| found < left);
         if has_less || (self.in_use.is_some() && in_use.is_none()) {

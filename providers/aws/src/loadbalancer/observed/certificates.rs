@@ -21,7 +21,7 @@ const PAGE: i32 = 1000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Certificate {
     pub arn: String,
-    /// Its host names in lower case; one may begin with `*.`.
+    /// Its host names in lower case; some may begin with `*.`.
     pub names: Vec<String>,
     /// The end of its validity, in seconds since 1970.
     pub not_after: i64,

@@ -137,7 +137,7 @@ pub(crate) fn health(from: &elb::TargetHealthDescription) -> Option<(Target, Tar
     Some((Target { id: text(target.id()), port: port(target.port()) }, health))
 }
 
-/// Converts an ingress rule; `None` for an egress rule.
+/// Converts an ingress rule; `None` for an egress rule, and for a source of an unknown kind.
 pub(crate) fn rule(from: &ec2::SecurityGroupRule) -> Option<ObservedRule> {
     if from.is_egress() == Some(true) {
         return None;
@@ -194,7 +194,7 @@ pub(crate) fn changed_rule(id: &str, rule: &Rule) -> ec2::SecurityGroupRuleUpdat
     ec2::SecurityGroupRuleUpdate::builder().security_group_rule_id(id).security_group_rule(request.build()).build()
 }
 
-/// Converts tags for ELB.
+/// Converts tags for ELB; `None` if there are none.
 pub(crate) fn elb_tags(tags: &Tags) -> Option<Vec<elb::Tag>> {
     let tags = tags.iter().map(|(key, value)| elb::Tag::builder().key(key).value(value).build());
     Some(tags.collect::<Vec<_>>()).filter(|tags| !tags.is_empty())

@@ -34,7 +34,7 @@ pub(crate) struct PodAddress {
     pub address: IpAddr,
     /// The pod's uid. A later pod may have the same address behind another interface.
     pub pod: Option<String>,
-    /// The instance that the pod runs on, if it is one of EC2.
+    /// The instance that the pod runs on, if that is an EC2 instance.
     pub instance: Option<String>,
 }
 

@@ -173,7 +173,7 @@ impl Inventory {
         Ok(found)
     }
 
-    /// Adds the tags that a call has just set to the cache.
+    /// Caches the tags that a call has just set.
     pub(crate) fn tagged(&self, arn: &str, tags: &Tags) {
         let now = Instant::now();
         self.lock().insert(arn.to_owned(), CachedTags { first: now, read: now, tags: tags.clone() });
@@ -316,8 +316,8 @@ impl Listing {
         }
     }
 
-    /// Returns the security groups that cloud-provider-aws made for a Service, of which these are the load balancers,
-    /// with the setting `NLBSecurityGroupMode = Managed`.
+    /// Returns the security groups that cloud-provider-aws, with the setting `NLBSecurityGroupMode = Managed`, made for
+    /// a Service with these load balancers.
     ///
     /// They have the cluster's tag and no tag of a Service. A group is the Service's if it has the name that is made from
     /// the Service's uid, and one of the load balancers has the group: the name alone is no proof.
@@ -355,7 +355,8 @@ impl Listing {
         users.filter(|arn| listed(arn) && !own(arn)).cloned().collect()
     }
 
-    /// Returns the resources whose tags may not be visible yet, and whose names a Service or its `groups` may have.
+    /// Returns the resources whose tags may not be visible yet, and whose names fit a Service, the load balancers of
+    /// its `groups`, or the security group that all load balancers share.
     pub(crate) fn incomplete(&self, session: &Session, id: &LoadBalancerId, groups: &BTreeSet<String>) -> Vec<String> {
         let shared = names::backend_group(&backend_cluster(session, &id.cluster));
         let fits = |name: &str| names::may_be_generated(id, name) || name == shared || groups.contains(name);
@@ -456,7 +457,8 @@ mod tests {
     const STACK: [(&str, &str); 2] =
         [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
 
-    /// Returns a load balancer, and a security group with the name that both upstreams give it, with these tags.
+    /// Returns a listing of a load balancer and a security group with these tags; both upstreams give the security
+    /// group the same name.
     fn listing(balancer: &[(&str, &str)], group: &[(&str, &str)], name: &str) -> Listing {
         let group = ListedGroup { id: "sg-1".into(), name: names::security_group(&samples::id()), tags: tags(group) };
         Listing {

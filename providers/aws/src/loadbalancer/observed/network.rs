@@ -23,8 +23,8 @@ const MAX_NETWORK_AGE: Duration = Duration::from_secs(60);
 /// Maximum age of an instance's cached zone and security groups. A group that replaced another one is opened at the next
 /// change of targets or check for drift after this time.
 const MAX_INSTANCE_AGE: Duration = Duration::from_secs(10 * 60);
-/// Time after a security group did not exist in which its instances are not read again for the same reason: either the
-/// group that load balancers share does not exist, or EC2 returns outdated instances.
+/// Time until another error about the same missing security group drops the cached instances again. An error before
+/// that has another cause: the group that load balancers share does not exist, or EC2 returns outdated instances.
 const FORGET_PERIOD: Duration = Duration::from_secs(60);
 /// Number of security groups on a page. Each is listed with all its rules and may be large.
 const GROUPS_ON_A_PAGE: i32 = 200;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::loadbalancer::types::Ports;
 
 /// Open ports, by source and by security group. A source is the group that load balancers share, by its id, or a load
-/// balancer without security groups, by the name in its rules. Other sources may be closed.
+/// balancer without security groups, by the name in its rules. Nothing is known about sources that are missing here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Openings(BTreeMap<String, BTreeMap<String, Ports>>);
 

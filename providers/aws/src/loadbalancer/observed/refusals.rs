@@ -55,7 +55,8 @@ impl Refusals {
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }
 
-    /// Ends an `ensure` that settled and returns the refusals as warnings. Returns the time until the next attempt.
+    /// Ends an `ensure` that settled and returns the refusals as warnings. Returns the time until the next attempt, if
+    /// there are refusals.
     pub(crate) fn report(&mut self, now: Instant) -> Option<Duration> {
         if !self.current.is_subset(&self.reported) {
             self.count = 0;

@@ -119,8 +119,8 @@ pub(crate) struct CreatedResource {
 }
 
 impl ObservedStack {
-    /// Copies the details that listings lack from `known`: listeners, attributes, rules. Returns false, without a
-    /// change, if the two stacks do not contain the same resources.
+    /// Copies the details that listings lack from `known`: listeners, attributes, capacity, targets, rules. Returns
+    /// false, without a change, if the two stacks do not contain the same resources.
     pub(crate) fn take_details(&mut self, known: &Self) -> bool {
         let ids = |stack: &Self| stack.ids().collect::<BTreeSet<_>>();
         if ids(self) != ids(known) {
@@ -466,14 +466,14 @@ impl ObservedStack {
     }
 }
 
-/// The most common attributes of a new load balancer.
+/// The defaults of the most common attributes of a new load balancer.
 const BALANCER_DEFAULTS: [(&str, &str); 3] = [
     ("access_logs.s3.enabled", "false"),
     ("deletion_protection.enabled", "false"),
     ("load_balancing.cross_zone.enabled", "false"),
 ];
 
-/// The most common attributes of a new target group.
+/// The default of the most common attribute of a new target group.
 const GROUP_DEFAULTS: [(&str, &str); 1] = [("proxy_protocol_v2.enabled", "false")];
 
 fn defaults(pairs: &[(&str, &str)]) -> Attributes {

@@ -29,7 +29,7 @@ pub(crate) struct Network {
     pub ranges: Vec<IpNet>,
     /// Ordered by id.
     pub subnets: Vec<Subnet>,
-    /// The subnet of the instance that this process runs on, or of the configuration.
+    /// The subnet in the configuration, or that of the instance that this process runs on; empty if neither is known.
     pub own_subnet: String,
 }
 

@@ -33,7 +33,7 @@ pub(super) fn read(spec: &LoadBalancerSpec, reading: &mut Reading<'_>) -> Option
         }
     }
     for port in spec.ports.iter().filter(|port| port.protocol != Transport::Tcp) {
-        let fix = "use TCP: an Application Load Balancer has no other listeners";
+        let fix = "use TCP, the only protocol of traffic to an Application Load Balancer";
         reading.refuse_field("spec.ports[].protocol", port.protocol, fix);
     }
     let probe_is_set = reading.text("healthcheck-protocol").is_some();

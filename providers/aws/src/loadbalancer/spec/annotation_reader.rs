@@ -108,7 +108,8 @@ pub(crate) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Creates a reading with a warning for each unknown annotation: most of them are misspelled.
+    /// Creates a reading with warnings about unknown annotations, at most [`MAX_WARNINGS`]: most of them are
+    /// misspelled.
     pub(crate) fn new(spec: &'a LoadBalancerSpec) -> Self {
         let mut reading =
             Self { annotations: &spec.annotations, errors: Vec::new(), classic_only: Vec::new(), warnings: Vec::new() };

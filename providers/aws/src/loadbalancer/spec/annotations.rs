@@ -246,7 +246,8 @@ fn check_ranges(
     // Despite named groups, an existing load balancer without security groups has rules for ranges in nodes' groups.
     if (!named || node_rules) && sources.saturating_mul(spec.ports.len()) > MAX_RULES {
         let value = format!("{sources} ranges for {} ports", spec.ports.len());
-        let fix = "use fewer ranges, or a prefix list: AWS allows 1000 rules in a security group, one for each range and port";
+        let fix = "use fewer ranges, or a prefix list: AWS allows 1000 rules per address family in a security group, \
+                   one for each range and port";
         reading.refuse_field("spec.loadBalancerSourceRanges", value, fix);
     }
     let becomes_rules = !named && (*groups == SecurityGroups::Own || flavour == Flavour::CloudProvider);

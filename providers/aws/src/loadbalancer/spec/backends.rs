@@ -108,7 +108,8 @@ fn served<'a>(requested: &ServicePort, other: &'a OtherService, protocol: Protoc
     }
 }
 
-/// Returns the port that ELB shows for a target group: the node port, or the port of the pods.
+/// Returns the port that ELB shows for a target group: the node port, or the port of the pods; 1 if that has a name,
+/// because the number may differ between pods.
 fn number(requested: &ServicePort, served: &[&Port], target_type: TargetType) -> Result<u16, Mistake> {
     let of = |port: &Port| match (target_type, &port.target_port) {
         (TargetType::Instance, _) => port.node_port,

@@ -119,7 +119,8 @@ pub(crate) struct GroupSettings {
     pub protocol: Protocol,
     /// The names of the Service's ports that the group serves; two for `TCP_UDP`.
     pub port_names: Vec<String>,
-    /// The port of the group in ELB: the node port, or the port of the pods.
+    /// The port of the group in ELB: the node port, the port of the pods (1 if that has a name), or the port of the
+    /// Application Load Balancer.
     pub port: u16,
     pub health: HealthCheck,
     pub attributes: Attributes,

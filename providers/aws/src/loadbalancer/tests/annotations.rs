@@ -390,7 +390,7 @@ fn ipv6_ranges_are_refused_without_dualstack_if_they_become_rules() {
 }
 
 #[test]
-fn tls_on_a_listener_for_tcp_and_udp_is_refused_unless_the_joint_listener_was_requested() {
+fn tls_on_a_listener_for_tcp_and_udp_is_refused_unless_the_controller_serves_it_unencrypted() {
     let tcp_first = [port(Transport::Tcp, 53), port(Transport::Udp, 53)];
     let udp_first = [port(Transport::Udp, 53), port(Transport::Tcp, 53)];
     let (external, cert, joint) = (("type", "external"), ("ssl-cert", "arn:a"), ("enable-tcp-udp-listener", "true"));

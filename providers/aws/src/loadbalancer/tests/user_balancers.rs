@@ -1,4 +1,4 @@
-//! Load balancers that users made: plans add the Service's listeners and change nothing else of them.
+//! Load balancers that users made: plans add the Service's listeners and change nothing else.
 
 use super::account::{Account, name};
 use crate::loadbalancer::model::diff;
