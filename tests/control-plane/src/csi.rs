@@ -32,7 +32,7 @@ pub struct Service {
     pub arguments: Vec<String>,
     /// The socket of its CSI services.
     pub socket: PathBuf,
-    /// The file with its actions, in the form of [`Driver::history`].
+    /// The file with its actions. Each line is a date, a time, and an entry of [`Driver::history`].
     pub actions: PathBuf,
 }
 

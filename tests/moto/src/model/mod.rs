@@ -1,8 +1,8 @@
 //! Behaviour of AWS that moto lacks: idempotent creation, delays and limits. Each rule is in its own file, with its
 //! reference.
 //!
-//! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
-//! balancers are switched on by tests.
+//! By default, names, interfaces, pages and some quotas are as in AWS. Tests switch on late visibility, other quotas,
+//! slow or failed load balancers, and connected consumers of endpoint services.
 
 mod endpoint_services;
 mod interfaces;

@@ -50,7 +50,7 @@ impl Visibility {
         self.unlisted.insert(id.to_owned(), lists);
     }
 
-    /// Removes the omitted members from the response to a call that lists everything.
+    /// Removes the omitted members from the response to a call that does not name them.
     pub(super) fn remove_unlisted(&mut self, call: &Call, response: &mut Element) {
         let Some(list) = list_of(call.action()) else { return };
         let Some(members) = response.find_mut(list.path) else { return };

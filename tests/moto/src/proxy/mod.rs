@@ -140,7 +140,7 @@ impl Proxy {
         self.state().armed.arm(fault);
     }
 
-    /// Removes all faults and hidden ids.
+    /// Removes all faults, and makes ids visible that [`Proxy::hide`] has hidden.
     pub fn disarm(&self) {
         let mut state = self.state();
         state.armed.disarm();
