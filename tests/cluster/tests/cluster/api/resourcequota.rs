@@ -255,7 +255,7 @@ pub async fn usage_that_arrives_after_the_deletion_of_its_object_is_lowered(spac
     until_used(&space, &[("count/secrets", &secrets.to_string())]).await
 }
 
-/// Objects are created and deleted, and a number that another client wrote is corrected.
+/// Creates a quota, then a pod and a Secret, and deletes both again.
 async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
     let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());

@@ -103,7 +103,7 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     eventually("both versions are listed as stored", || async {
         let definition = read(&bed, &["crd", "widgets.example.com"])?;
         ensure!(definition["status"]["storedVersions"] == json!(["v1", "v2"]), "{}", definition["status"]);
-        // Objects are written in the new version only once the API server has switched to them.
+        // The API server writes objects in the new version only after it has switched to that version.
         bed.cluster.kubectl(&["get", "widgets.v2.example.com", "-n", &space.namespace, "widget-0"])?;
         Ok(())
     })
@@ -211,8 +211,8 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     Ok(())
 }
 
-/// A migration begins with a list, which returns the version. Errors of that list do not fail the migration, and it
-/// does not begin without a version.
+/// A migration begins with a list, which returns the resourceVersion. Errors of that list do not fail the migration,
+/// but it does not begin without a resourceVersion.
 pub async fn migration_begins_when_its_resource_can_be_listed(_: Space) -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let space = bed.space("unlisted").await?;

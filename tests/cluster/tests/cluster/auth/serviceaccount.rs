@@ -341,8 +341,8 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A Secret of an account gets its token. A token Secret without an account is deleted, and the first one is deleted
-/// with its account.
+/// Creates a token Secret of an account, which gets its token, and one without an account, which is deleted. Then
+/// deletes the account, and waits until its Secret is deleted.
 async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("token", "robot", json!({}))).await?;

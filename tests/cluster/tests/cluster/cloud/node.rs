@@ -1,4 +1,4 @@
-//! cloud-node-controller over the mock cloud: initialization of new nodes, even after faults, and its cost.
+//! cloud-node-controller with the mock cloud: initialization of new nodes, even after faults, and its cost.
 
 use std::time::Instant;
 

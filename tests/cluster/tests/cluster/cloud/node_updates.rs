@@ -9,7 +9,7 @@ use provider_mock::{INSTANCE_ANNOTATION, InstanceConfig, NODE_PREFIX};
 use providers::{Taint, TaintEffect};
 use serde_json::json;
 
-/// Returns the values of a label and the keys of the taints, without those of Kubernetes.
+/// Returns the value of a label, and the keys of the taints except those of Kubernetes.
 fn label_and_taints(node: &Node, label: &str) -> (Option<String>, Vec<String>) {
     let taints = node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.clone());
     let taints = taints.filter(|key| !key.contains("kubernetes.io/")).collect();

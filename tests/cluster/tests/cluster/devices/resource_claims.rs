@@ -341,7 +341,7 @@ pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> R
     until_claims(&space, "allowed", 1).await?;
     namespaces.patch(&space.namespace, &PatchParams::default(), &label(None)).await?;
     space.create::<Pod>(monitor("refused")).await?;
-    eventually("an event", || async {
+    eventually("an event reports the failure", || async {
         let events = space.events("refused").await?;
         let begins = "Warning FailedResourceClaimCreation PodResourceClaim all: create ResourceClaim : ";
         ensure!(events.keys().any(|event| event.starts_with(begins)), "{events:?}");
@@ -357,7 +357,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     template(&space, "gpu").await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim a: resource claim template \"late\": \
                   resourceclaimtemplate.resource.k8s.io \"late\" not found";
-    eventually("an event", || async {
+    eventually("an event reports the failure", || async {
         let events = space.events("web").await?;
         ensure!(events.contains_key(wanted), "{events:?}");
         Ok(())

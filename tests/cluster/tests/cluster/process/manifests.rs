@@ -63,7 +63,8 @@ fn rules(documents: &[Value]) -> Vec<(&str, &Value)> {
     rules
 }
 
-/// Lints and renders every chart with all values, and applies the objects to a namespace, where their pods start.
+/// Lints and renders each chart with each file of values in [`CHARTS`], and applies the objects to a namespace, where
+/// their pods are created.
 pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let charts = space.bed.cluster.assets().charts()?;

@@ -226,8 +226,8 @@ async fn create_owners(space: &Space) -> Result<Fleet> {
     Ok(node)
 }
 
-/// Changes the owners without a reason to repeat a creation. A change of a Service would be such a reason, and so would
-/// a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
+/// Changes the owners in ways that give controllers no reason to repeat a creation. A change of a Service would be such
+/// a reason, and so would a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
 async fn touch(space: &Space, number: usize) -> Result<()> {
     let number = json!({"number": number.to_string()});
     let (label, change) = (json!({"metadata": {"labels": number}}), json!({"metadata": {"annotations": number}}));

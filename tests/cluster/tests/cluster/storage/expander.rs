@@ -1,5 +1,5 @@
-//! Volumes that are too small are left to external resizers, which are named in an event if they replace an in-tree
-//! plugin.
+//! The expansion of volumes is left to external resizers. If a resizer replaces an in-tree plugin, an annotation names
+//! it.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::with;

@@ -67,7 +67,7 @@ async fn revisions(space: &Space) -> Result<BTreeMap<String, (i64, Value, Value)
     revisions.iter().map(row).collect()
 }
 
-/// Sets another image and waits until one pod has it and others do not.
+/// Sets another image, and waits until one to three pods have it.
 async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");

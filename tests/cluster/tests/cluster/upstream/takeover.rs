@@ -19,7 +19,8 @@ use crate::workloads::deployment::{revision, rolled_out, set_image};
 
 const DAEMONS: &str = "daemonset-controller";
 
-/// Begins an update and waits until it is half done: two pods of the new revision are ready, and old pods remain.
+/// Begins an update and waits until it is half done: at least two pods of the new revision are ready, and old pods
+/// remain.
 async fn begin_rollout(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
@@ -132,7 +133,7 @@ async fn until_reconciled(space: &Space, min_ready_seconds: i32) -> Result<()> {
 
 const NODES: i32 = 3;
 
-/// Begins an update and waits until it is half done.
+/// Begins an update, and waits until some nodes, but not all, have a new pod.
 async fn begin_update(space: &Space, version: u32) -> Result<()> {
     daemonset::set_image(space, "agent", version).await?;
     let wanted = format!("example.com/image:{version}");

@@ -130,7 +130,7 @@ fn check_duration(took: Duration, usual: Duration) -> Result<()> {
 /// Sets a quota that is exceeded already, and begins a rollout of each Deployment in the namespace.
 async fn refuse_pods(space: &Space) -> Result<()> {
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})).await?;
-    eventually("the quota is counted", || async {
+    eventually("the quota has its usage", || async {
         let status = space.get::<ResourceQuota>("few").await?.status.unwrap_or_default();
         ensure!(status.used.is_some_and(|used| used.contains_key("pods")));
         Ok(())
@@ -266,7 +266,7 @@ pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Re
         })
     };
     available(3).await?;
-    // By then the backoff has grown to about ten seconds.
+    // After this time, the backoff has grown to about ten seconds.
     during(Duration::from_secs(12), "three pods", || async {
         ensure!(space.pods("web").await?.len() == 3);
         Ok(())

@@ -322,8 +322,8 @@ pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     };
     reached(both("StatefulSet web")).await?;
     ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
-    // Scaling down deletes a pod: the garbage collector deletes its claim. Until then no pod of this ordinal is
-    // created.
+    // Scaling down deletes a pod; the garbage collector, which does not run here, would delete its claim. Until the
+    // claim is deleted, no pod with this ordinal is created.
     space.scale::<StatefulSet>("web", 1).await?;
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
