@@ -156,14 +156,15 @@ impl Assets {
     }
 }
 
-/// Returns upstream's cloud controller manager for AWS, which only comparisons and takeovers need.
+/// Returns upstream's cloud controller manager for AWS, which only comparisons, and tests of `ccm` next to it and of
+/// takeovers, need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
-/// Returns the AWS Load Balancer Controller, which only tests of `ccm` next to it need.
+/// Returns the AWS Load Balancer Controller, which only tests of `ccm` next to it and of takeovers need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn aws_load_balancer_controller() -> Result<PathBuf> {

@@ -145,7 +145,10 @@ pub async fn targets_of_another_service_follow_an_invalid_request(_: Space) -> R
     let others = next.follow_targets(&invalid, &targets(&[], 0, 10)).await?.others;
     ensure!(others == ["green".to_owned()].into(), "{others:?}");
     let found = all_registered(&moto).await?;
-    ensure!(found == ["10.0.16.10".to_owned(), "10.0.16.19".to_owned()].into(), "the targets of the other Service were changed: {found:?}");
+    ensure!(
+        found == ["10.0.16.10".to_owned(), "10.0.16.19".to_owned()].into(),
+        "the targets of the other Service were changed: {found:?}"
+    );
     invalid.others.insert("green".into(), green);
     next.follow_targets(&invalid, &pods(10, 20)).await?;
     let found = all_registered(&moto).await?;

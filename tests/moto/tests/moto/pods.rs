@@ -177,7 +177,7 @@ pub async fn pod_is_reached_soon_after_its_interface_is_visible(_: Space) -> Res
     settle(&moto, &*balancers, &one, &new).await?;
     ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
 
-    // No interface appears, so that the load balancer settles without it.
+    // For this pod, no interface appears: the load balancer settles without it.
     settle(&moto, &*balancers, &one, &with(vec![pod([10, 0, 16, 201], &instances[0], "b")])).await?;
     delete(&*balancers, &one.id).await
 }

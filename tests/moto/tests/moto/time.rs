@@ -54,7 +54,7 @@ pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> 
     Ok(())
 }
 
-/// Another process continues after each of the changes, and its first reads miss resources of the first process.
+/// Another process continues after one of the changes, and its first reads miss resources of the first process.
 pub async fn another_process_continues_with_resources_that_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -83,7 +83,7 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
         moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         drop(new_process(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
-        // The load balancer is visible again, and has no tags yet.
+        // After these reads, the load balancer is visible, but some or all of its tags are not.
         let next = new_process(&moto).await?;
         for _ in 0..delay {
             drop(next.list_owned().await);

@@ -107,7 +107,8 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is created on a load balancer without the cluster's tag, or on one that was created for a Service.
+/// Nothing is created if the cluster's tag of the load balancer does not have the value `shared`, if the load balancer
+/// was created for a Service, or if it does not exist.
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
