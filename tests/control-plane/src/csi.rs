@@ -20,7 +20,7 @@ use crate::{ControlPlane, Identity};
 /// Maximum time until the driver listens on its socket.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The first word of a line that reports a request that would damage data.
+/// The first word of an entry that reports a request that would damage data.
 const VIOLATION: &str = "VIOLATION";
 
 /// The controller service of a driver: a program, which listens on a socket.

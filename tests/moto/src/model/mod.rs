@@ -86,7 +86,7 @@ impl Model {
     }
 
     /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
-    /// many later responses omit some of its tags. 0 ends all delays.
+    /// many later responses omit some or all of its tags. 0 ends all delays.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

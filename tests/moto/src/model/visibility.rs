@@ -1,4 +1,5 @@
-//! Eventual consistency: a resource that was just created is missing from reads, and then has only some of its tags.
+//! Eventual consistency: a resource that was just created is missing from reads, and then has none of its tags, or only
+//! some.
 //!
 //! Reference: Amazon EC2 API Reference, "Eventual consistency": the result of a command that changes resources might
 //! not be immediately visible to all subsequent commands.
@@ -24,7 +25,7 @@ const CLASSIC_LIST: &str = "DescribeLoadBalancersResult/LoadBalancerDescriptions
 /// The resources and tags that are not visible yet.
 #[derive(Debug, Default)]
 pub(super) struct Visibility {
-    /// Number of reads that miss a created resource, and of further reads that miss some of its tags.
+    /// Number of reads that miss a created resource, and of further reads that miss some or all of its tags.
     delay: u64,
     hidden: BTreeMap<String, u64>,
     untagged: BTreeMap<String, u64>,

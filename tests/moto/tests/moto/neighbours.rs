@@ -202,11 +202,15 @@ pub async fn firewall_follows_targets(_: Space) -> Result<()> {
     let with = |of: &[(u8, u16)]| Targets { nodes: nodes.clone(), ..endpoints(&name, of) };
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &with(&[])).await?;
-    ensure!(open_ports(&moto).await?.is_empty(), "no pod, no rule: {:?}", open_ports(&moto).await?);
+    ensure!(open_ports(&moto).await?.is_empty(), "rules exist without a pod: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080)])).await?;
     ensure!(open_ports(&moto).await? == ["8080-8080"], "the first pod: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080), (10, 9090)])).await?;
-    ensure!(open_ports(&moto).await? == ["8080-8080", "9090-9090"], "another port: {:?}", open_ports(&moto).await?);
+    ensure!(
+        open_ports(&moto).await? == ["8080-8080", "9090-9090"],
+        "after another port: {:?}",
+        open_ports(&moto).await?
+    );
     delete(&*balancers, &one.id).await
 }
 

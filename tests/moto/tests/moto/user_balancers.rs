@@ -128,7 +128,8 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
             "use the ARN of a Network Load Balancer in",
         ),
     ] {
-        let error = next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("it was accepted")?;
+        let error =
+            next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("the load balancer was accepted")?;
         ensure!(error.message.contains(fix), "{error}");
     }
     ensure!(AccountResources::read(&moto).await? == resources, "{:?}", AccountResources::read(&moto).await?);

@@ -153,7 +153,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
 
     // The process crashes during the deletion, and another process continues.
     moto.proxy.arm(Fault::first("DeregisterTargets", Effect::Outage));
-    ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "it was deleted");
+    ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "the deletion succeeded");
     moto.proxy.disarm();
     delete(&*new_process(&moto, &records).await?, &one.id).await?;
     ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);

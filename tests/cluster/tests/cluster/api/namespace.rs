@@ -256,7 +256,7 @@ pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Spac
     };
     faults.add(Rule::new(versions, Effect::Refuse(500, None)).times(100));
     let times = delete_large_namespace(&space, &faults).await?;
-    ensure!(times >= 2, "they were deleted {times} times");
+    ensure!(times >= 2, "the ConfigMaps were deleted {times} times");
     Ok(())
 }
 

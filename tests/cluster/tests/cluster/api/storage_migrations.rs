@@ -72,7 +72,7 @@ async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource
     first.crashes().await;
     manager.crash().await;
     let status = read(&space.bed, &["storageversionmigration", name])?;
-    ensure!(condition(&status, "Succeeded").is_none(), "it crashed too late: {status}");
+    ensure!(condition(&status, "Succeeded").is_none(), "the manager crashed too late: {status}");
     let second = Faults::default();
     let manager = Manager::start_cluster_wide(space, &second, &ALONE).await?;
     let migration = until_ended(&space.bed, name, "Succeeded").await?;
@@ -115,8 +115,8 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     let from: u64 = migration["status"]["resourceVersion"].as_str().context("no version")?.parse()?;
     let all = read(&bed, &["widgets", "-n", &space.namespace])?;
     for widget in all["items"].as_array().context("no items")? {
-        ensure!(version(widget)? > from, "it was not stored again: {widget}");
-        ensure!(widget["metadata"]["generation"] == 1, "it was changed: {widget}");
+        ensure!(version(widget)? > from, "an object was not stored again: {widget}");
+        ensure!(widget["metadata"]["generation"] == 1, "an object was changed: {widget}");
     }
     let has_only_new_version = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
     let definition = read(&bed, &["crd", "widgets.example.com"])?;

@@ -258,7 +258,7 @@ pub async fn token_secret_that_was_refused_eleven_times_gets_its_token(space: Sp
     let _manager = Manager::start_with(&space, &faults, &flags).await?;
     space.create::<Secret>(token_secret("refused", "robot", json!({}))).await?;
     token_of(&space, "refused").await?;
-    ensure!(faults.unmet() == 0, "it was not refused {REFUSALS} times");
+    ensure!(faults.unmet() == 0, "the write was not refused {REFUSALS} times");
     Ok(())
 }
 

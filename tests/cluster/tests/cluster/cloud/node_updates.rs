@@ -57,7 +57,7 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
 
     set(Some("8"), Some(TaintEffect::PreferNoSchedule));
     until_label_and_taints(&cloud, Some("8"), &[&maintenance, user]).await?;
-    eventually("the new effect", || async {
+    eventually("the taint has the new effect", || async {
         let node = cloud.nodes().get("renamed").await?;
         let effects: Vec<_> =
             node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| &taint.effect).collect();

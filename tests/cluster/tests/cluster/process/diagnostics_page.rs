@@ -99,7 +99,11 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);
     keep_screenshot(&mut page).await?;
     page.click("a[href*=\"kind=Deployment\"]").await?;
-    ensure!(page.text("h1").await? == "Deployment shop/web", "its owner: {}", page.text("h1").await?);
+    ensure!(
+        page.text("h1").await? == "Deployment shop/web",
+        "the link to the owner leads to {}",
+        page.text("h1").await?
+    );
 
     submit_form(&mut page, ["ReplicaSet", "shop", &set]).await?;
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);

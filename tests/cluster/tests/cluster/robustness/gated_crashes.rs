@@ -215,7 +215,7 @@ async fn widgets_are_migrated(space: &Space, name: &str) -> Result<()> {
     let widgets = read(bed, &[&resource, "-n", &space.namespace])?;
     for widget in widgets["items"].as_array().into_iter().flatten() {
         let version: u64 = widget["metadata"]["resourceVersion"].as_str().unwrap_or_default().parse()?;
-        ensure!(version > from, "it was not stored again: {widget}");
+        ensure!(version > from, "an object was not stored again: {widget}");
     }
     let definition = read(bed, &["crd", &resource])?;
     ensure!(definition["status"]["storedVersions"] == json!(["v2"]), "{}", definition["status"]);

@@ -343,7 +343,7 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
     stage.roll_other("objects with finalizers are deleted", 20).await?;
-    eventually("all but those with the finalizer are deleted", || async {
+    eventually("all objects but those with the finalizer are deleted", || async {
         let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
         let others = left.lines().filter(|line| !line.contains("stuck-") && !line.contains("kube-root-ca.crt"));
         let others: Vec<&str> = others.collect();

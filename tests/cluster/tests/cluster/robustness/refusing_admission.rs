@@ -154,7 +154,7 @@ async fn apply(space: &Space, objects: &Value) -> Result<()> {
 async fn until_refused(space: &Space, reason: &str) -> Result<()> {
     let account = "--as=system:serviceaccount:kube-system:probe";
     let probe = ["create", "configmap", "probe", "--dry-run=server", account, "--as-group=system:masters"];
-    eventually(format!("a refusal: {reason}"), || async {
+    eventually(format!("a creation is refused: {reason}"), || async {
         let refused = space.kubectl(&probe).await.err().context("it is created")?;
         ensure!(format!("{refused:#}").contains(reason), "{refused:#}");
         Ok(())

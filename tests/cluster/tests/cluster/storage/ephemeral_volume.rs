@@ -56,7 +56,7 @@ pub async fn deleted_claim_of_an_ephemeral_volume_is_created_again(space: Space)
         Ok(())
     })
     .await?;
-    during(QUIET, "one creation each", || async {
+    during(QUIET, "each claim is created once", || async {
         ensure!(creations(&faults) == 2, "{:?}", faults.requests());
         Ok(())
     })

@@ -62,7 +62,7 @@ pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> 
         Ok(())
     })
     .await?;
-    during(QUIET, "one write, of the annotation", || async {
+    during(QUIET, "the annotation is the only write", || async {
         ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.requests());
         Ok(())
     })

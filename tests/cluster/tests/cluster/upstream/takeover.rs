@@ -137,7 +137,7 @@ const NODES: i32 = 3;
 async fn begin_update(space: &Space, version: u32) -> Result<()> {
     daemonset::set_image(space, "agent", version).await?;
     let wanted = format!("example.com/image:{version}");
-    eventually(format!("a node with version {version}"), || async {
+    eventually(format!("a node has version {version}"), || async {
         let pods = space.pods("agent").await?;
         let is_new = |pod: &&Pod| {
             let main = pod.spec.iter().flat_map(|spec| &spec.containers).find(|container| container.name == "main");
@@ -207,7 +207,7 @@ async fn create_revisions(space: &Space) -> Result<[Vec<u8>; 2]> {
 
 /// Waits for an app's only revision; returns its data byte for byte, because parsed JSON would hide differences.
 async fn read_revision(space: &Space, app: &str) -> Result<Vec<u8>> {
-    let name = eventually(format!("a revision of {app}"), || async {
+    let name = eventually(format!("{app} has a revision"), || async {
         let revisions = space.list::<ControllerRevision>(app).await?;
         ensure!(revisions.len() == 1, "{} revisions", revisions.len());
         Ok(names(&revisions).remove(0))

@@ -188,7 +188,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     space.patch_status::<ResourceQuota>("few", status).await?;
     let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
     space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
-    eventually("three pods and a refusal", || async {
+    eventually("three pods exist, and a creation is refused", || async {
         ensure!(space.pods("web").await?.len() == 3);
         ensure!(refused(&faults, &space.namespace).contains_key("pods"));
         Ok(())
@@ -229,7 +229,7 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
     let spec = json!({"completions": 4, "parallelism": 4, "template": template});
     space.create::<Job>(json!({"metadata": {"name": "sums"}, "spec": spec})).await?;
     let count = || refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
-    eventually("three pods and a refusal", || async {
+    eventually("three pods exist, and a creation is refused", || async {
         ensure!(space.pods("sums").await?.len() == 3);
         ensure!(count() > 0);
         Ok(())
