@@ -23,7 +23,7 @@ fn quota(hard: Value) -> Value {
 /// Waits until the quota's limits are enforced and its usage is exactly this.
 async fn until_used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     let expected: BTreeMap<&str, &str> = expected.iter().copied().collect();
-    eventually(format!("used {expected:?}"), || async {
+    eventually(format!("the usage is {expected:?}"), || async {
         let quota: ResourceQuota = space.get("quota").await?;
         let (spec, status) = (quota.spec.context("no spec")?, quota.status.context("no status")?);
         ensure!(status.hard == spec.hard, "enforced {:?}", status.hard);

@@ -24,7 +24,7 @@ const DAEMONS: &str = "daemonset-controller";
 async fn begin_rollout(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
-    eventually(format!("half of version {version}"), || async {
+    eventually(format!("a part of the pods has version {version}"), || async {
         let pods = space.pods("web").await?;
         let (new, old): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(|pod| {
             let spec = pod.spec.as_ref();
@@ -79,7 +79,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     check_rollout(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
+    eventually("upstream's manager undoes the update", || async { revision(&space, "web", "4").await }).await?;
     rolled_out(&space, "web", 6).await?;
     bed.cluster.kill(UPSTREAM)?;
 
@@ -183,7 +183,10 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     until_reconciled(&space, 2).await?;
     check_created(&space, &observer, 9, &[1, 2, 3]).await.context("after the update, under upstream's manager")?;
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
-    eventually("the undo under upstream", || async { check_created(&space, &observer, 12, &[1, 3, 4]).await }).await?;
+    eventually("upstream's manager undoes the update", || async {
+        check_created(&space, &observer, 12, &[1, 3, 4]).await
+    })
+    .await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
     bed.cluster.kill(UPSTREAM)?;
 

@@ -58,7 +58,10 @@ pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
     .await?;
     for version in 2..=3 {
         set_image(&space, "web", version).await?;
-        eventually("the next revision has a ReplicaSet", || async { revision(&space, "web", &version.to_string()).await }).await?;
+        eventually("the next revision has a ReplicaSet", || async {
+            revision(&space, "web", &version.to_string()).await
+        })
+        .await?;
         rolled_out(&space, "web", 4).await?;
     }
     observer.verdict().await?;

@@ -498,7 +498,7 @@ pub async fn ordinals_begin_at_the_configured_start(space: Space) -> Result<()> 
     space.create::<StatefulSet>(with(stateful_set("web", 2), start(3))).await?;
     for (at, expected) in [(3, ["web-3", "web-4"]), (4, ["web-4", "web-5"])] {
         space.patch::<StatefulSet>("web", start(at)).await?;
-        eventually(format!("{expected:?}"), || async {
+        eventually(format!("the pods are {expected:?}"), || async {
             let pods = space.list::<Pod>("web").await?;
             ensure!(names(&pods) == expected && pods.iter().all(is_ready), "{:?}", names(&pods));
             let index = |pod: &Pod| pod.labels().get("apps.kubernetes.io/pod-index").cloned();
