@@ -86,7 +86,7 @@ impl Page {
     /// Goes to an address, and waits until the page is complete.
     ///
     /// # Errors
-    /// If the page can't be shown, with Chromium's name for the reason.
+    /// If the page cannot be shown, with Chromium's name for the reason.
     pub async fn go(&mut self, url: &str) -> Result<()> {
         let known = self.browser.events().len();
         let navigation = self.call("Page.navigate", json!({"url": url})).await?;

@@ -41,7 +41,7 @@ impl Program {
     /// Finds the browser, and fetches it (70 MB) if there is none. Blocks during the download.
     ///
     /// # Errors
-    /// If there is none for this platform, the archive can't be fetched or has another digest, or the program does not
+    /// If there is none for this platform, the archive cannot be fetched or has another digest, or the program does not
     /// start; the message names the fix.
     pub fn find() -> Result<Self> {
         if let Some(file) = variable(PROGRAM_VARIABLE) {
@@ -120,7 +120,8 @@ fn install(parent: &Path, folder: &Path) -> Result<()> {
     fs::rename(&whole, folder).with_context(|| format!("move the unpacked browser to {}", folder.display()))
 }
 
-/// Fetches the archive into a folder: with npm, whose settings name mirrors and proxies, or without it.
+/// Fetches the archive into a folder: with npm, whose settings name mirrors and proxies, or with curl if npm is not
+/// installed.
 fn fetch(folder: &Path) -> Result<PathBuf> {
     let file = folder.join("package.tgz");
     let mut npm = Command::new("npm");

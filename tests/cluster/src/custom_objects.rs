@@ -31,7 +31,7 @@ impl Space {
     }
 
     /// Creates a custom kind, or updates it. Waits until discovery has it, because controllers find its resource there.
-    /// A new kind may be in discovery only after its first objects can be created.
+    /// The first objects of a new kind can sometimes be created before discovery has it.
     pub async fn define(&self, kind: CustomKind) -> Result<CustomObjects> {
         self.kubectl_with_input(&["apply", "--filename=-"], kind.definition().to_string()).await?;
         eventually(format!("discovery has {}", kind.name()), || self.check_discovered(&kind)).await?;

@@ -26,7 +26,8 @@ type Exchange = Result<Response<ResponseBody>, BoxError>;
 /// The effect on a request that a rule matches.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// The server responds with this HTTP status, with `Retry-After` in seconds if given, and does nothing.
+    /// The client gets a response with this HTTP status, and with `Retry-After` in seconds if given. Nothing is sent to
+    /// the server.
     Refuse(u16, Option<u32>),
     /// The client cannot connect: nothing is sent.
     NotSent,
@@ -237,7 +238,7 @@ impl Faults {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the layer for one manager. Once `dead` is set, no request is sent and no response delivered.
+    /// Returns the layer for one manager. Once `dead` is set, no further request for a resource is sent.
     pub(crate) fn layer(&self, dead: Arc<AtomicBool>) -> RequestLayer {
         self.0.crashing.send_replace(false);
         let faults = self.clone();

@@ -95,8 +95,8 @@ macro_rules! cases {
     };
 }
 
-/// The selection of tests on the command line. Supports libtest's flags that select tests, and ignores its other
-/// flags.
+/// The selection of tests on the command line. Supports `--test-threads` and libtest's flags that select tests, and
+/// ignores its other flags.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Selection {
     filters: Vec<String>,

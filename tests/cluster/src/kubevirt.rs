@@ -1,5 +1,5 @@
-//! An infrastructure cluster for tests: a control plane with KubeVirt's kinds and a ccm over the mock cloud, which
-//! gives its Services addresses.
+//! An infrastructure cluster for tests: a control plane with KubeVirt's kinds, and a ccm with the mock cloud, which
+//! gives Services their addresses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub const ZONE: &str = "zone-a";
 /// The region of that node.
 pub const REGION: &str = "region-1";
 
-/// Label of a tenant's objects with the uid of its Service.
+/// Label of the objects that a provider creates for a tenant's Service: its value is the Service's uid.
 const UID_LABEL: &str = "kubewright/tenant-service-uid";
 
 /// A running infrastructure cluster.
@@ -121,7 +121,7 @@ impl Tenant {
         self.infrastructure.cloud.bed.cluster.kubeconfig(user)
     }
 
-    /// Returns a provider for the tenant, as a restarted process would have.
+    /// Returns a new provider for the tenant, as after a restart of the process.
     pub fn provider(&self, targets: Targets) -> Result<Arc<dyn CloudProvider>> {
         self.provider_in(&self.namespace, targets, self.kubeconfig()?)
     }

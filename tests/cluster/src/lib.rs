@@ -1,12 +1,12 @@
 //! The library of the cluster tests: whole managers inside the test process, with one real API server.
 //!
-//! All tests of a binary share one control plane; each has a [`Space`]: a namespace, and managers that are limited to
-//! it. A [`Manager`] runs under kcm's real identities, so that a missing permission fails a test. [`Faults`] intercepts
-//! the requests of a manager: it counts, delays, refuses and drops them. Tests wait for states with [`eventually`],
-//! not for fixed times, except where the time itself matters.
+//! Most tests of a binary share one control plane; each of them has a [`Space`]: a namespace, to which most managers of
+//! the test are limited. A [`Manager`] runs under the real identities of kcm or ccm, so that a missing permission fails
+//! a test. [`Faults`] intercepts the requests of a manager: it counts, delays, refuses and drops them. Tests wait for
+//! states with [`eventually`], not for fixed times, except where the time itself matters.
 //!
-//! With the environment variable [`all_gates::VARIABLE`], API servers and managers have every alpha and beta feature
-//! gate on, except the ones that a test sets itself.
+//! With the environment variable [`all_gates::VARIABLE`], API servers, schedulers and kcm have every alpha and beta
+//! feature gate on, except those that a test sets. A process whose test sets any gate gets none of the others.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

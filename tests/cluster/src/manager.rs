@@ -64,8 +64,8 @@ impl Manager {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
     }
 
-    /// Like [`Manager::start_with`], for the whole cluster. Unless `flags` select others, all controllers run except
-    /// the garbage collector and the storage version migrator, which needs it.
+    /// Like [`Manager::start_with`], for the whole cluster. Unless `flags` select others, all controllers that `*`
+    /// selects run, except the garbage collector and the storage version migrator, which needs it.
     pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
         Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
     }

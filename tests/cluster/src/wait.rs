@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 /// all of it.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Time without activity after which a cluster counts as quiet: longer than any timer of an idle controller.
+/// Time without activity after which a cluster counts as quiet: longer than the usual delay between a change and a
+/// controller's last write because of it.
 pub const QUIET: Duration = Duration::from_secs(3);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

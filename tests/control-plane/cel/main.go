@@ -3,7 +3,7 @@
 //	cel declarations
 //	cel record <directory> <specification>
 //
-// The first prints the signature of each function that an expression may call, one overload a line.
+// The first prints the signature of each function that an expression may call, one overload a line, and the variables.
 //
 // The second reads the cases and the OpenAPI documents of <directory>, runs upstream's own checker over
 // each case, and writes the warnings to verdicts.json. Documents of custom resources are inputs; those of
@@ -59,7 +59,7 @@ func run(arguments []string, output io.Writer) error {
 	return errors.New(usage)
 }
 
-// declarations prints the functions of the environment in which stored expressions are compiled.
+// declarations prints the functions and variables of the environment in which stored expressions are compiled.
 func declarations(output io.Writer) error {
 	env := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).StoredExpressionsEnv()
 	functions := env.Functions()
@@ -200,7 +200,7 @@ func strip(one map[string]any, refers func(string)) map[string]any {
 	return result
 }
 
-// testCase is one policy: the expressions of one or more rules over one or more resources.
+// testCase is a list of expressions, each for a policy of its own; all policies have the same resources and variables.
 type testCase struct {
 	Name      string            `json:"name,omitempty"`
 	Resources []string          `json:"resources"`

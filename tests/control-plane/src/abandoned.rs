@@ -28,8 +28,8 @@ pub(crate) fn mark(folder: &Path) -> Result<FileLock> {
     Ok(lock)
 }
 
-/// Removes folders of this user in the folder for temporary files whose owners are dead. Folders that cannot be removed
-/// stay for the next attempt.
+/// Removes this user's control plane folders whose owners are dead from the folder for temporary files. Folders that
+/// cannot be removed stay for the next attempt.
 pub fn remove_abandoned() {
     remove_abandoned_in(&env::temp_dir());
 }

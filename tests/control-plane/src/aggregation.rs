@@ -50,7 +50,7 @@ pub(crate) async fn serve(
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let (acceptor, responder) = (acceptor.clone(), responder.clone());
-            // An error means that the client has disconnected; it repeats its request.
+            // An error closes the connection; the client repeats its request.
             tokio::spawn(async move { serve_connection(&acceptor, stream, &*responder).await.ok() });
         }
     });

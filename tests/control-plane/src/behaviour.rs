@@ -4,10 +4,10 @@
 //! pod is removed immediately. Pods get the annotation from their template. A change of the annotation on an existing
 //! object changes its behaviour from then on.
 
-/// The annotation whose value is one of this module's other constants.
+/// The annotation whose value is one of this module's constants from [`FAIL`] on.
 pub const BEHAVIOUR: &str = "test.kcm/behaviour";
 
-/// The exit code of a pod with the behaviour [`FAIL`]: a decimal number, 1 by default.
+/// The annotation with the exit code of a pod with the behaviour [`FAIL`]: a decimal number, 1 by default.
 pub const EXIT_CODE: &str = "test.kcm/exit-code";
 
 /// Pod: every container exits with [`EXIT_CODE`], the phase becomes Failed.
@@ -22,8 +22,7 @@ pub const PENDING: &str = "pending";
 /// Pod: Running and not Ready. Node: the Ready condition is False.
 pub const UNREADY: &str = "unready";
 
-/// Pod: Running and Ready, even if a Job owns it (which would complete
-/// otherwise) or it was [`UNREADY`] before.
+/// Pod: Running and Ready, even if it was [`UNREADY`] before, or if a Job owns it (otherwise such a pod succeeds).
 pub const READY: &str = "ready";
 
 /// Pod: alternates between ready and not ready, about once a second.

@@ -39,7 +39,7 @@ const STAGES: &str = include_str!("../data/stages.yaml");
 /// The variable that keeps the folders of control planes.
 pub(crate) const KEEP: &str = "KEEP_CONTROL_PLANE";
 
-/// One of the last roles that the API server creates at its start: once it exists, managers have their permissions.
+/// One of the bootstrap roles for managers, which the API server creates at its start.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
 
 /// Options of a control plane.

@@ -20,7 +20,7 @@ use crate::{ControlPlane, Identity};
 /// Maximum time until the driver listens on its socket.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The first word of a line that reports a request that would damage data.
+/// The first word of an entry that reports a request that would damage data.
 const VIOLATION: &str = "VIOLATION";
 
 /// The controller service of a driver: a program, which listens on a socket.
@@ -32,7 +32,7 @@ pub struct Service {
     pub arguments: Vec<String>,
     /// The socket of its CSI services.
     pub socket: PathBuf,
-    /// The file with its actions, in the form of [`Driver::history`].
+    /// The file with its actions. Each line is a date, a time, and an entry of [`Driver::history`].
     pub actions: PathBuf,
 }
 

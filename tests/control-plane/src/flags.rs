@@ -1,7 +1,7 @@
 //! The command line of each process: pure functions from paths and options.
 //!
-//! Flags have kubeadm's values or the programs' defaults, unless a single host requires another value, so that managers
-//! are tested with an API server that is configured as in production.
+//! Flags whose effects managers can observe have kubeadm's values or the programs' defaults, unless a single host
+//! requires another value: managers are tested with an API server that is configured as in production.
 
 use std::path::Path;
 

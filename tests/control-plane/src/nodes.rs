@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 /// Number of concurrent creations of nodes.
 const CONCURRENT_CREATIONS: usize = 16;
 
-/// The taint that admission adds to every new node, until a node-lifecycle controller finds it Ready.
+/// The taint that admission adds to every new node. A node-lifecycle controller removes it when the node is Ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 /// The namespace of the kubelets' leases.
@@ -75,7 +75,8 @@ async fn remove_taint(api: &Api<Node>, node: &Node) -> Result<bool> {
 }
 
 /// Assigns a node's lease to another holder, for a day: fake kubelets serve only nodes whose lease they hold. The
-/// renewal time is set too: the grace period of a manager begins now, and not at the last renewal by the fake kubelet.
+/// renewal time is set too, so that a manager's grace period begins now, and not at the last renewal by the fake
+/// kubelet.
 pub(crate) async fn stop(client: &kube::Client, name: &str) -> Result<()> {
     let now = MicroTime(jiff::Timestamp::now());
     let spec = json!({ "holderIdentity": "nobody", "leaseDurationSeconds": 24 * 60 * 60, "renewTime": now });

@@ -66,7 +66,7 @@ impl std::fmt::Display for AwsError {
 
 impl std::error::Error for AwsError {}
 
-/// An account, called directly instead of through the proxy: calls are not counted and get no faults.
+/// An account, called directly instead of through the proxy, which neither counts these calls nor injects faults.
 #[derive(Debug, Clone)]
 pub struct Aws {
     moto: SocketAddr,

@@ -25,7 +25,9 @@ impl Hold {
     /// # Errors
     /// After a minute without such a call.
     pub async fn reached(&self) -> Result<()> {
-        tokio::time::timeout(REACHED, self.0.reached.notified()).await.context("the call to hold is not made")
+        tokio::time::timeout(REACHED, self.0.reached.notified())
+            .await
+            .context("no call reached the hold within a minute")
     }
 
     /// Sends the held response.

@@ -18,7 +18,7 @@ const OLDEST: (u32, u32) = (3, 10);
 /// Returns the Python with moto; installs moto if it is missing.
 pub(crate) fn with_moto() -> Result<PathBuf> {
     let folder = folder()?;
-    // Written last: it exists only in a complete environment.
+    // pip writes the program last: it exists only in a complete environment.
     let (python, program) = (folder.join("bin/python3"), folder.join("bin/moto_server"));
     if program.is_file() {
         return Ok(python);

@@ -29,7 +29,7 @@ assign_addresses = ElasticNetworkInterfaces.assign_private_ip_addresses
 
 
 def described(self, balancer, *more):
-    """A target group is used by a load balancer while a listener forwards to it; a load balancer may have none."""
+    """A target group is used by a load balancer while a listener forwards to it; a load balancer may use none."""
     used = {}
     for one in self.load_balancers.values():
         for listener in one.listeners.values():

@@ -187,8 +187,8 @@ impl RealCluster {
         self.bed.control()
     }
 
-    /// Writes a kubeconfig of an administrator into a folder that all users can read. The file belongs to this process'
-    /// user, and is removed with the cluster.
+    /// Writes a kubeconfig of an administrator into a folder that all users can traverse. The file belongs to this
+    /// process' user, and is removed with the cluster.
     ///
     /// # Errors
     /// When it exists already, or cannot be written.

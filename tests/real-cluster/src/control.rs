@@ -99,7 +99,7 @@ fn check(response: &str) -> Result<()> {
 fn choose(wanted: Option<u8>, running: &[u8]) -> Result<u8> {
     match (wanted, running) {
         (Some(index), _) if running.contains(&index) => Ok(index),
-        (Some(index), _) => bail!("cluster {index} does not run; running are {running:?}"),
+        (Some(index), _) => bail!("cluster {index} does not run; running clusters: {running:?}"),
         (None, [index]) => Ok(*index),
         (None, []) => bail!("no cluster runs on this machine: start one with cargo xtask cluster"),
         (None, _) => bail!("several clusters run on this machine: choose one of {running:?}"),

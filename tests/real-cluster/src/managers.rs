@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::address::{Addresses, CLOUD_PORT, PODS, node_name};
 
-/// The controller manager's process and log.
+/// The name of the controller manager's process and log.
 pub const MANAGER: &str = "manager";
 
 /// The name of the Lease of the leading controller manager.
@@ -25,7 +25,7 @@ const LEADER_DEADLINE: Duration = Duration::from_secs(60);
 /// Interval at which the Lease is read.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The cloud controller manager's process and log.
+/// The name of the cloud controller manager's process and log.
 pub const CLOUD_MANAGER: &str = "ccm";
 
 /// The user that the cloud controller manager runs as, with the rights of its manifest.

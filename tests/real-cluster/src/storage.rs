@@ -2,8 +2,8 @@
 //! run next to the control plane, its node service on each node.
 //!
 //! The driver is built from `go/csi`. Its controller service and its node services report requests that would damage
-//! the data of a real volume: a second attachment of a single-node volume, a mount of a volume that is not attached,
-//! and a detachment or deletion of a mounted volume.
+//! the data of a real volume: a second attachment of a single-node volume, a mount of a volume that is not attached, a
+//! detachment of a mounted volume, and a deletion of an attached or mounted one.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The cluster tests: observable behaviour of kcm's controllers on a real API server, even after faults.
 //!
-//! `cargo test -p cluster-tests --test cluster` runs them; `-- --ignored` runs those that need upstream's manager or
-//! crash at every possible write.
+//! `cargo test -p cluster-tests --test cluster` runs most of them; with `-- --ignored`, it runs those that take long or
+//! need upstream's manager.
 
 #![allow(clippy::disallowed_methods, reason = "tests act as users do, who have no Writer")]
 

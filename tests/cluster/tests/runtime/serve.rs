@@ -214,7 +214,8 @@ async fn each_credential_gives_access_to_its_paths_only() -> Result<()> {
     lookups_may_fail_only_if_that_is_tolerated(&cluster).await
 }
 
-/// Clients without credentials, or with wrong, foreign or expired ones, have access only to paths that are open to all.
+/// Clients without credentials have access only to paths that are open to all; clients with wrong, foreign or expired
+/// ones have access to none.
 async fn unauthenticated_clients_get_only_open_paths(server: &TestServer, cluster: &ControlPlane) -> Result<()> {
     let ca = cluster.ca_key();
     let expired = sign(("kubernetes", key_of(&ca)?), "kubernetes-admin", |params| {

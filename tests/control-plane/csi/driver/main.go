@@ -2,7 +2,7 @@
 //
 // It wraps the mock driver of upstream's end-to-end tests in an interceptor that lets it serve many nodes, detects double
 // attachments, and delays or fails calls on request. Each attachment, detachment, creation, expansion and deletion is one
-// line of the log. A line that begins with VIOLATION reports a request that would have damaged data.
+// line of the log. A line with VIOLATION after the time reports a request that would have damaged data.
 package main
 
 import (

@@ -1,4 +1,4 @@
-//! The parts of the control plane's programs, and how Go builds each of them.
+//! The parts that contain the control plane's programs: Go builds each part by one call.
 
 use std::path::{Path, PathBuf};
 
@@ -36,8 +36,8 @@ const CHART_SOURCES: [&str; 3] =
 const RULE_SOURCES: [&str; 3] =
     [include_str!("../../rules/go.mod"), include_str!("../../rules/go.sum"), include_str!("../../rules/main.go")];
 
-/// Like [`CHART_SOURCES`], for the modules with the CSI driver for tests, csi-attacher and csi-resizer. They are built
-/// with Kubernetes' libraries of 1.37, and with other versions of their dependencies than an API server.
+/// Like [`CHART_SOURCES`], for the module with the CSI driver for tests, csi-attacher and csi-resizer. They are built
+/// with Kubernetes' libraries of 1.37, but with other versions of further dependencies than the API server.
 const CSI_SOURCES: [&str; 3] =
     [include_str!("../../csi/go.mod"), include_str!("../../csi/go.sum"), include_str!("../../csi/driver/main.go")];
 

@@ -65,7 +65,7 @@ pub fn version(sources: &[&str]) -> String {
     format!("{hash:016x}")
 }
 
-/// Returns the folder of a running build, which the build removes at its end.
+/// Returns the folder of a running build. The build removes it if it succeeds; otherwise the next build does.
 pub fn folder(cache: &Path) -> PathBuf {
     cache.join("building")
 }
@@ -73,7 +73,8 @@ pub fn folder(cache: &Path) -> PathBuf {
 /// Builds a program into the cache, unless another process has just done so.
 ///
 /// # Errors
-/// If Go is missing, fails, or the disk has too little space; the error contains the fix.
+/// If Go is missing or too old, or the disk has too little space: then the error contains the fix. If Go fails: then it
+/// contains the end of Go's output.
 pub fn build(recipe: &Recipe, cache: &Path) -> Result<()> {
     fs::create_dir_all(cache).with_context(|| format!("make the folder {}", cache.display()))?;
     let _lock = lock(&cache.join("lock"))?;
@@ -116,7 +117,7 @@ fn link(recipe: &Recipe, cache: &Path) -> Result<()> {
 /// it.
 ///
 /// # Errors
-/// When the file cannot be made.
+/// When the file cannot be made, locked, or given to the owner of its folder.
 pub fn lock(path: &Path) -> Result<FileLock> {
     let open = || File::create(path).with_context(|| format!("open {}", path.display()));
     let locked = || format!("lock {}", path.display());
@@ -182,7 +183,7 @@ fn is_new_enough(version: &str) -> bool {
 /// Returns the folders of Go's build cache and of downloaded modules, or their nearest existing parents.
 ///
 /// # Errors
-/// When Go cannot be started.
+/// When Go cannot be started or does not return the folders.
 pub fn caches() -> Result<[PathBuf; 2]> {
     let output = Command::new("go").args(["env", "GOCACHE", "GOMODCACHE"]).output().context("run go env")?;
     let text = String::from_utf8_lossy(&output.stdout);

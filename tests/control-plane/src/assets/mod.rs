@@ -33,11 +33,11 @@ pub enum Program {
     Kubectl,
     /// The fake kubelets.
     Kwok,
-    /// Upstream's controller manager, for comparisons.
+    /// Upstream's controller manager, for comparisons and takeovers.
     UpstreamManager,
-    /// Upstream's cloud controller manager over the mock cloud, for takeovers.
+    /// Upstream's cloud controller manager with the mock cloud as its provider, for takeovers.
     UpstreamCloudManager,
-    /// Upstream's cloud controller manager for AWS, for comparisons.
+    /// Upstream's cloud controller manager for AWS, for comparisons and takeovers.
     UpstreamAwsManager,
     /// The AWS Load Balancer Controller, which may run in the same clusters.
     AwsLoadBalancerController,
@@ -106,7 +106,7 @@ impl Assets {
     /// Returns true if programs exist, so that [`Assets::of`] builds none.
     ///
     /// # Errors
-    /// When the environment names no place for them.
+    /// When the environment names no place for them, or one that is not a folder.
     pub fn are_built(programs: &[Program]) -> Result<bool> {
         let given = given(env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from))?;
         for program in programs {
@@ -118,7 +118,7 @@ impl Assets {
         Ok(true)
     }
 
-    /// Returns upstream's kube-controller-manager, which only comparisons need.
+    /// Returns upstream's kube-controller-manager, which only comparisons and takeovers need.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn upstream_manager(&self) -> Result<PathBuf> {
@@ -133,7 +133,7 @@ impl Assets {
         locate(Program::UpstreamCloudManager, None, &cache(Part::Cloud)?)
     }
 
-    /// Returns the program that checks and renders charts, which only tests of manifests need.
+    /// Returns the program that checks and renders charts, which only tests of charts need.
     ///
     /// Blocks and fails as [`Assets::base`] does.
     pub fn charts(&self) -> Result<PathBuf> {
@@ -156,14 +156,15 @@ impl Assets {
     }
 }
 
-/// Returns upstream's cloud controller manager for AWS, which only comparisons need.
+/// Returns upstream's cloud controller manager for AWS, which only comparisons, and tests of `ccm` next to it and of
+/// takeovers, need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn upstream_aws_manager() -> Result<PathBuf> {
     locate(Program::UpstreamAwsManager, None, &cache(Part::Aws)?)
 }
 
-/// Returns the AWS Load Balancer Controller, which only tests of `ccm` next to it need.
+/// Returns the AWS Load Balancer Controller, which only tests of `ccm` next to it and of takeovers need.
 ///
 /// Blocks and fails as [`Assets::base`] does.
 pub fn aws_load_balancer_controller() -> Result<PathBuf> {
@@ -199,7 +200,7 @@ fn given(folder: Option<PathBuf>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Returns the first place that has the program; the cache has it after a build.
+/// Returns the path of the program in the first place that has it; builds it into the cache if no place has it.
 fn locate(program: Program, given: Option<&Path>, cache: &Path) -> Result<PathBuf> {
     let name = program.file_name();
     let places = given.into_iter().chain([cache]);

@@ -1,8 +1,8 @@
 //! Behaviour of AWS that moto lacks: idempotent creation, delays and limits. Each rule is in its own file, with its
 //! reference.
 //!
-//! Names, interfaces, quotas and the sizes of pages are always as in AWS. Late visibility and slow or failed load
-//! balancers are switched on by tests.
+//! By default, names, interfaces, pages and some quotas are as in AWS. Tests switch on late visibility, other quotas,
+//! slow or failed load balancers, and connected consumers of endpoint services.
 
 mod endpoint_services;
 mod interfaces;
@@ -86,7 +86,7 @@ impl Model {
     }
 
     /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
-    /// many later responses omit some of its tags. 0 ends all delays.
+    /// many later responses omit some or all of its tags. 0 ends all delays.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

@@ -1,4 +1,5 @@
-//! Eventual consistency: a resource that was just created is missing from reads, and then has only some of its tags.
+//! Eventual consistency: a resource that was just created is missing from reads, and then has none of its tags, or only
+//! some.
 //!
 //! Reference: Amazon EC2 API Reference, "Eventual consistency": the result of a command that changes resources might
 //! not be immediately visible to all subsequent commands.
@@ -24,7 +25,7 @@ const CLASSIC_LIST: &str = "DescribeLoadBalancersResult/LoadBalancerDescriptions
 /// The resources and tags that are not visible yet.
 #[derive(Debug, Default)]
 pub(super) struct Visibility {
-    /// Number of reads that miss a created resource, and of further reads that miss some of its tags.
+    /// Number of reads that miss a created resource, and of further reads that miss some or all of its tags.
     delay: u64,
     hidden: BTreeMap<String, u64>,
     untagged: BTreeMap<String, u64>,
@@ -50,7 +51,7 @@ impl Visibility {
         self.unlisted.insert(id.to_owned(), lists);
     }
 
-    /// Removes the omitted members from the response to a call that lists everything.
+    /// Removes the omitted members from the response to a call that does not name them.
     pub(super) fn remove_unlisted(&mut self, call: &Call, response: &mut Element) {
         let Some(list) = list_of(call.action()) else { return };
         let Some(members) = response.find_mut(list.path) else { return };

@@ -140,7 +140,7 @@ impl Proxy {
         self.state().armed.arm(fault);
     }
 
-    /// Removes all faults and hidden ids.
+    /// Removes all faults, and makes ids visible that [`Proxy::hide`] has hidden.
     pub fn disarm(&self) {
         let mut state = self.state();
         state.armed.disarm();
@@ -242,7 +242,7 @@ impl Proxy {
     }
 
     /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
-    /// many later responses omit some of its tags. 0 ends all delays.
+    /// many later responses omit some or all of its tags. 0 ends all delays.
     pub fn delay_visibility(&self, reads: u64) {
         self.shared.model.delay_visibility(reads);
     }

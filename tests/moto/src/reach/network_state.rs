@@ -94,7 +94,7 @@ struct Group {
     probe_port: String,
 }
 
-/// All inputs of reachability, read in one batch.
+/// All inputs of reachability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkState {
     /// By the ARN of the load balancer.
@@ -187,8 +187,8 @@ impl NetworkState {
         self.interfaces.get(id).or_else(|| by_prefix().map(|(_, groups)| groups))
     }
 
-    /// Returns true if a load balancer reaches a target. A target counts as reached if its group is not in use or no
-    /// network interface has its address.
+    /// Returns true if a load balancer reaches a target. A target counts as reached if its target group is not in use,
+    /// or if it has no network interface.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
         let (Some(group), Some(groups)) = (self.groups.get(group), self.groups_of(id)) else { return true };
         let Some(source) = self.sources.get(&group.balancer_arn) else { return true };

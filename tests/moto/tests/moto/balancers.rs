@@ -193,7 +193,8 @@ async fn check_desired_state(moto: &Moto, ports: usize) -> Result<()> {
     Ok(())
 }
 
-/// Fails one change in each run: the first, the third, and so on. The next test covers the other changes.
+/// Fails one change in each run: the first, the third, and so on. The next test loses the responses to the other
+/// changes.
 pub async fn another_process_finishes_after_a_failed_call(_: Space) -> Result<()> {
     finish_in_another_process(Effect::Outage, (1..).step_by(2)).await
 }
@@ -521,7 +522,7 @@ pub async fn service_gets_a_load_balancer_until_it_is_deleted(_: Space) -> Resul
     .await
 }
 
-/// An error that an operator has to fix is one Event with the fix, and is not retried constantly.
+/// An error that an operator has to fix is reported by one Event with the fix, and is not retried constantly.
 pub async fn missing_permission_is_reported_with_the_fix(_: Space) -> Result<()> {
     let bed = AwsBed::start().await?;
     let _manager = bed.ccm(&["--controllers=cloud-node,service"]).await?;

@@ -110,7 +110,10 @@ pub async fn certificate_without_consent_is_refused_with_the_fix(_: Space) -> Re
         ensure!(forecast.change == PlannedChange::Refused && forecast.reasons[0].contains(&fix), "{forecast:?}");
     }
     moto.proxy.arm(Fault::always("ListCertificates", Effect::Outage));
-    ensure!(balancers.ensure(&with_domains(&one, "bank.example.org"), &few).await.is_err(), "it was accepted");
+    ensure!(
+        balancers.ensure(&with_domains(&one, "bank.example.org"), &few).await.is_err(),
+        "an outage of ACM was not reported"
+    );
     moto.proxy.disarm();
     ensure!(certificates(&moto).await? == [first], "{:?}", certificates(&moto).await?);
     let group = AccountResources::read(&moto).await?.target_groups.pop().context("no target group")?;

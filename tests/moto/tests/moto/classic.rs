@@ -118,7 +118,7 @@ pub async fn classic_load_balancer_follows_nodes_and_is_deleted_with_its_service
     );
 
     delete(&*balancers, &one.id).await?;
-    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it still exists");
+    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "the load balancer still exists");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupName").await?;
     ensure!(!groups.iter().any(|name| name.starts_with("k8s-elb-")), "{groups:?}");
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
@@ -160,7 +160,7 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
     moto.proxy.disarm();
     balancers.set_targets(&one, &targets(&instances[1..])).await?;
     let registered = registered_instances(&moto, &one.id).await?;
-    ensure!(registered == ids(&instances[1..]), "it did not follow while a retry waits: {registered:?}");
+    ensure!(registered == ids(&instances[1..]), "targets did not follow while a retry waits: {registered:?}");
 
     // The target group of the user for another port does not exist.
     let missing = "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/missing/0123456789abcdef";
@@ -169,7 +169,7 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
     for some in [&instances[..2], &instances[..1]] {
         ensure!(balancers.ensure(&two, &targets(some)).await.is_err(), "the target group was found");
         let registered = registered_instances(&moto, &one.id).await?;
-        ensure!(registered == ids(some), "it did not follow in a failed call: {registered:?}");
+        ensure!(registered == ids(some), "targets did not follow in a failed call: {registered:?}");
     }
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*balancers, &one.id).await
@@ -185,9 +185,9 @@ pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> 
     let balancers = new_process(&moto).await?;
     let address = settle(&moto, &*balancers, &one, &targets(&instances)).await?;
     ensure!(moto.proxy.calls_of("CreateLoadBalancer") == 0, "{address}: {:?}", moto.proxy.calls());
-    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "its instances are not current");
+    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances), "the instances are not current");
     delete(&*balancers, &one.id).await?;
-    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it still exists");
+    ensure!(registered_instances(&moto, &one.id).await?.is_none(), "the load balancer still exists");
     Ok(())
 }
 
@@ -200,9 +200,12 @@ pub async fn classic_load_balancer_is_deleted_when_it_is_visible_late(_: Space) 
         moto.proxy.hide_classic(&one.id.default_name(), responses);
         moto.proxy.omit_from_lists(&group, responses + 2);
         delete(&*new_process(&moto).await?, &one.id).await?;
-        ensure!(registered_instances(&moto, &one.id).await?.is_none(), "it exists after {responses} responses");
+        ensure!(
+            registered_instances(&moto, &one.id).await?.is_none(),
+            "the load balancer exists after {responses} responses"
+        );
         let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupId").await?;
-        ensure!(!groups.contains(&group), "its security group exists after {responses} responses");
+        ensure!(!groups.contains(&group), "the security group exists after {responses} responses");
     }
     Ok(())
 }
@@ -219,7 +222,7 @@ pub async fn classic_load_balancer_of_another_cluster_is_left_alone(_: Space) ->
     ensure!(error.kind == ErrorKind::Conflict && error.message.contains("another cluster"), "{error}");
     delete(&*balancers, &one.id).await?;
     ensure!(moto.proxy.changes() == before, "{:?}", moto.proxy.calls());
-    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances[..1]), "its instances changed");
+    ensure!(registered_instances(&moto, &one.id).await? == ids(&instances[..1]), "the instances changed");
     Ok(())
 }
 
@@ -293,15 +296,15 @@ pub async fn classic_load_balancer_of_a_deleted_service_is_a_leak(_: Space) -> R
     let balancers = new_process(&moto).await?;
     let owned = balancers.list_owned().await?;
     ensure!(owned.len() == 2 && owned.iter().all(|one| one.certain), "{owned:?}");
-    let found = owned.iter().find(|one| one.id.name == leaked.name).context("it is not listed")?;
+    let found = owned.iter().find(|one| one.id.name == leaked.name).context("the leak is not listed")?;
     let later = LoadBalancerId { uid: untyped(4, &[]).id.uid, ..leaked.clone() };
     ensure!(balancers.may_be_owned_by(found, &leaked) && !balancers.may_be_owned_by(found, &later), "{found:?}");
     let deadline = std::time::Instant::now() + cluster_tests::DEADLINE;
     while balancers.collect(found).await? != Deletion::Gone {
-        ensure!(std::time::Instant::now() < deadline, "it is never deleted");
+        ensure!(std::time::Instant::now() < deadline, "the leak is not deleted");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    ensure!(registered_instances(&moto, &leaked).await?.is_none(), "it still exists");
+    ensure!(registered_instances(&moto, &leaked).await?.is_none(), "the load balancer still exists");
     for id in [&kept, &foreign] {
         ensure!(registered_instances(&moto, id).await?.is_some(), "{id} lost its load balancer");
     }

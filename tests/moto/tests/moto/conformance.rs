@@ -230,7 +230,7 @@ pub async fn configuration_is_completed_from_instance_metadata(_: Space) -> Resu
     // No metadata service here: the error contains the fix.
     let other = Moto::start("tagged").await?;
     let provider = provider_of(moto.cloud_config_in_aws(&instances[0]).replace(&moto.proxy.url(), &other.proxy.url()))?;
-    let error = provider.initialize().await.err().context("it was initialized without metadata")?;
+    let error = provider.initialize().await.err().context("the provider was initialized without metadata")?;
     ensure!(error.to_string().contains("set VPC, SubnetID and KubernetesClusterID"), "{error}");
     Ok(())
 }

@@ -26,7 +26,7 @@ async fn crash_after_change(moto: &Moto, nth: u64, one: &LoadBalancerSpec, all: 
             match process.ensure(one, all).await {
                 // The last created resource is not visible yet.
                 Err(error) if is_retried(&error) => tokio::time::sleep(RETRY).await,
-                ensured => bail!("it ended before change {nth}: {ensured:?}"),
+                ensured => bail!("the creation ended before change {nth}: {ensured:?}"),
             }
         }
     };
@@ -97,7 +97,10 @@ pub async fn deletion_finds_what_a_changed_service_no_longer_needs(_: Space) -> 
     moto.proxy.omit_from_lists(former, u64::MAX);
     let next = new_process(&moto).await?;
     settle(&moto, &*next, &one, &all).await?;
-    ensure!(AccountResources::read(&moto).await?.target_groups.contains(former), "it was visible");
+    ensure!(
+        AccountResources::read(&moto).await?.target_groups.contains(former),
+        "a target group is deleted that was not listed"
+    );
     moto.proxy.omit_from_lists(former, 4);
     delete(&*next, &one.id).await?;
     check_no_resources(&moto).await
@@ -156,10 +159,13 @@ pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Spa
     moto.proxy.omit_from_lists(former, u64::MAX);
     let next = process().await?;
     let ensured = settled(&*next, &one, &all).await?;
-    ensure!(AccountResources::read(&moto).await?.target_groups.contains(former), "it was visible");
+    ensure!(
+        AccountResources::read(&moto).await?.target_groups.contains(former),
+        "a target group is deleted that was not listed"
+    );
     moto.proxy.omit_from_lists(former, 0);
     let ensured = ensure_after_delay(&*next, &ensured, &one, &all).await?;
-    ensure!(AccountResources::read(&moto).await?.target_groups == before, "it still exists");
+    ensure!(AccountResources::read(&moto).await?.target_groups == before, "the former target group still exists");
     ensure!(ensured.check_after.is_none() && ensured.warnings.is_empty(), "{ensured:?}");
     drop(next);
 
@@ -192,7 +198,7 @@ pub async fn deletion_finds_what_was_created_without_a_response_before_a_change(
     let error = process.ensure(&two, &all).await.err().context("the response was not lost")?;
     moto.proxy.disarm();
     let after = AccountResources::read(&moto).await?.target_groups;
-    let former = after.iter().find(|group| !before.contains(group)).context("it was not created")?;
+    let former = after.iter().find(|group| !before.contains(group)).context("the target group was not created")?;
 
     moto.proxy.omit_from_lists(former, u64::MAX);
     settle(&moto, &*process, &one, &all).await.with_context(|| error.to_string())?;

@@ -48,7 +48,7 @@ async fn run_installed(bed: &AwsBed) -> Result<Manager> {
     let of_chart = ListParams::default().labels("app.kubernetes.io/name=ccm");
     let made = deployments.list(&of_chart).await?.items.pop().context("no Deployment")?;
     let pod = made.spec.template.spec.context("no pods")?;
-    ensure!(pod.host_network != Some(true), "it uses the network of the host: {pod:?}");
+    ensure!(pod.host_network != Some(true), "the pod uses the network of the host: {pod:?}");
     let account = pod.service_account_name.context("no service account")?;
     let volumes = pod.volumes.unwrap_or_default();
     let config = volumes.iter().find_map(|volume| Some(volume.config_map.as_ref()?.name.clone()));

@@ -138,7 +138,7 @@ pub async fn deletion_waits_for_consumers_of_an_endpoint_service(_: Space) -> Re
     let one = spec(1, &[("endpoint-service", "true")]);
     settle(&moto, &*balancers, &one, &all).await?;
     moto.proxy.connect_consumers(true);
-    let error = balancers.delete(&one.id).await.err().context("it is deleted")?;
+    let error = balancers.delete(&one.id).await.err().context("the load balancer was deleted")?;
     ensure!(error.kind == ErrorKind::Conflict && error.message.contains("reject the connections"), "{error}");
     ensure!(AccountResources::read(&moto).await?.balancers.len() == 1, "the load balancer is deleted");
     moto.proxy.connect_consumers(false);

@@ -58,8 +58,8 @@ fn with(one: &LoadBalancerSpec, annotations: &[(&str, &str)]) -> LoadBalancerSpe
     LoadBalancerSpec { annotations: spec(1, annotations).annotations, ..one.clone() }
 }
 
-/// Whatever mistake a request has after a restart, targets follow by the settings that the load balancer has. Nothing
-/// else is changed.
+/// Whatever mistake a request has after a restart, targets follow according to the settings of the load balancer.
+/// Nothing else is changed.
 pub async fn targets_follow_an_invalid_request_after_a_restart(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(4).await?;
@@ -145,7 +145,10 @@ pub async fn targets_of_another_service_follow_an_invalid_request(_: Space) -> R
     let others = next.follow_targets(&invalid, &targets(&[], 0, 10)).await?.others;
     ensure!(others == ["green".to_owned()].into(), "{others:?}");
     let found = all_registered(&moto).await?;
-    ensure!(found == ["10.0.16.10".to_owned(), "10.0.16.19".to_owned()].into(), "the other Service's stay: {found:?}");
+    ensure!(
+        found == ["10.0.16.10".to_owned(), "10.0.16.19".to_owned()].into(),
+        "the targets of the other Service were changed: {found:?}"
+    );
     invalid.others.insert("green".into(), green);
     next.follow_targets(&invalid, &pods(10, 20)).await?;
     let found = all_registered(&moto).await?;

@@ -142,7 +142,7 @@ impl BlueGreen {
     /// Without the action, the target group of `green` is deleted. With it again, the deletion of `blue` leaks nothing.
     async fn remove_action_and_delete_blue(&self) -> Result<()> {
         self.patch("blue", json!({"metadata": {"annotations": {ACTION: null}}})).await?;
-        eventually("only its own target group is left", || async {
+        eventually("only the target group of blue is left", || async {
             let resources = AccountResources::read(&self.bed.moto).await?;
             ensure!(resources.target_groups.len() == 1, "{resources:?}");
             Ok(())

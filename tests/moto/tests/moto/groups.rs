@@ -85,7 +85,7 @@ pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_del
     let forecast = balancers.forecast(&first).await?;
     ensure!(forecast.change == PlannedChange::Created && forecast.reasons[0].contains("default/web"), "{forecast:?}");
     let name = settle(&moto, &*balancers, &first, &all).await?;
-    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "it is another load balancer");
+    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "the Services have different load balancers");
     let held = AccountResources::read(&moto).await?;
     ensure!(held.balancers.len() == 1 && held.target_groups.len() == 2, "{held:?}");
     ensure!(held.security_groups.len() == 2 && held.node_rules == 1, "{held:?}");
@@ -138,7 +138,7 @@ pub async fn group_of_several_namespaces_needs_the_operators_consent(_: Space) -
     let (one, two, three) =
         (member(3, "public", 80), of("shop", member(4, "public", 443)), of("tenant", member(5, "public", 8080)));
     let shared = settle(&moto, &*balancers, &one, &all).await?;
-    ensure!(settle(&moto, &*balancers, &two, &all).await? == shared, "it is another load balancer");
+    ensure!(settle(&moto, &*balancers, &two, &all).await? == shared, "the Services have different load balancers");
     let error = balancers.ensure(&three, &all).await.err().context("another namespace joined")?;
     ensure!(error.message.contains("add Namespace = tenant to [LoadBalancerGroup \"public\"]"), "{error}");
     // Internal and public Services never share a load balancer.
@@ -195,7 +195,7 @@ pub async fn load_balancer_of_a_group_stays_while_a_new_listener_is_invisible(_:
     let held = AccountResources::read(&moto).await?;
     ensure!(held.balancers.len() == 1, "after {ensured:?}: {held:?}");
     ensure!(ports(&moto, &held.balancers[0]).await? == ["443"], "{:?}", ports(&moto, &held.balancers[0]).await?);
-    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "it is another load balancer");
+    ensure!(settle(&moto, &*balancers, &second, &all).await? == name, "the load balancer was replaced");
     delete(&*balancers, &second).await?;
     let resources = AccountResources::read(&moto).await?;
     ensure!(resources.is_empty(), "{resources:?}");
@@ -218,7 +218,7 @@ pub async fn load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_proce
         let next = new_process(&moto).await?;
         delete(&*next, &first).await.with_context(|| format!("{delay} reads"))?;
         moto.proxy.delay_visibility(0);
-        ensure!(settle(&moto, &*next, &second, &all).await? == name, "{delay} reads: it is another load balancer");
+        ensure!(settle(&moto, &*next, &second, &all).await? == name, "{delay} reads: the load balancer was replaced");
         delete(&*next, &second).await?;
         let resources = AccountResources::read(&moto).await?;
         ensure!(resources.is_empty(), "{delay} reads: {resources:?}");

@@ -394,8 +394,8 @@ impl History {
         Ok(())
     }
 
-    /// Checks the security groups of load balancers with their rules, and that each rule of the nodes' group is for a
-    /// load balancer that exists.
+    /// Checks the security groups of load balancers with their rules, and that rules of the nodes' group name only load
+    /// balancers that exist.
     async fn check_security_groups(&self, desired: &[LoadBalancerSpec], resources: &AccountResources) -> Result<()> {
         let mut known = BTreeSet::new();
         for spec in desired {

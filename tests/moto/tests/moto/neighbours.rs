@@ -1,5 +1,5 @@
 //! Other owners in an account: resources of the AWS Load Balancer Controller and of other Services are neither changed
-//! nor deleted.
+//! nor deleted. Also the rules and permissions that load balancers need.
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
@@ -74,8 +74,8 @@ async fn name_of_security_group(one: &LoadBalancerSpec) -> Result<String> {
     Ok(moto.aws.ec2("DescribeSecurityGroups", &filter, "groupName").await?.remove(0))
 }
 
-/// With `NLBSecurityGroupMode = Managed`, cloud-provider-aws makes a security group that has only the cluster's tag. The
-/// group is deleted with its load balancer, whether both were adopted before or not.
+/// With `NLBSecurityGroupMode = Managed`, cloud-provider-aws makes a security group that has only the cluster's tag.
+/// The group is deleted with its load balancer, whether both were adopted before or not.
 pub async fn security_group_of_cloud_provider_aws_is_deleted_with_its_load_balancer(_: Space) -> Result<()> {
     let one = spec(1, &[]);
     let name = name_of_security_group(&one).await?;
@@ -108,8 +108,8 @@ pub async fn security_group_of_cloud_provider_aws_is_deleted_with_its_load_balan
     Ok(())
 }
 
-/// Neither the shared security group nor its rules have the tags and descriptions by which the AWS Load Balancer
-/// Controller finds resources to delete.
+/// Neither security groups nor the rules in the nodes' group have the tags and descriptions by which the AWS Load
+/// Balancer Controller finds resources to delete.
 pub async fn node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_controller(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let balancers = new_process(&moto).await?;
@@ -202,11 +202,15 @@ pub async fn firewall_follows_targets(_: Space) -> Result<()> {
     let with = |of: &[(u8, u16)]| Targets { nodes: nodes.clone(), ..endpoints(&name, of) };
     let balancers = new_process(&moto).await?;
     settle(&moto, &*balancers, &one, &with(&[])).await?;
-    ensure!(open_ports(&moto).await?.is_empty(), "no pod, no rule: {:?}", open_ports(&moto).await?);
+    ensure!(open_ports(&moto).await?.is_empty(), "rules exist without a pod: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080)])).await?;
     ensure!(open_ports(&moto).await? == ["8080-8080"], "the first pod: {:?}", open_ports(&moto).await?);
     balancers.set_targets(&one, &with(&[(9, 8080), (10, 9090)])).await?;
-    ensure!(open_ports(&moto).await? == ["8080-8080", "9090-9090"], "another port: {:?}", open_ports(&moto).await?);
+    ensure!(
+        open_ports(&moto).await? == ["8080-8080", "9090-9090"],
+        "after another port: {:?}",
+        open_ports(&moto).await?
+    );
     delete(&*balancers, &one.id).await
 }
 

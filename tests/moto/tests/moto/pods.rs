@@ -104,7 +104,7 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &one, &with(Vec::new())).await?;
     ensure!(
         open_port_ranges(&moto, &group).await?.is_empty(),
-        "no pod, no rule: {:?}",
+        "rules exist without a pod: {:?}",
         open_port_ranges(&moto, &group).await?
     );
     let host: std::net::Ipv4Addr = instances[0].address.parse()?;
@@ -119,7 +119,11 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
     }
     ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
     delete(&*balancers, &one.id).await?;
-    ensure!(open_port_ranges(&moto, &group).await?.is_empty(), "left: {:?}", open_port_ranges(&moto, &group).await?);
+    ensure!(
+        open_port_ranges(&moto, &group).await?.is_empty(),
+        "rules are left: {:?}",
+        open_port_ranges(&moto, &group).await?
+    );
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
     Ok(())
@@ -177,7 +181,7 @@ pub async fn pod_is_reached_soon_after_its_interface_is_visible(_: Space) -> Res
     settle(&moto, &*balancers, &one, &new).await?;
     ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
 
-    // No interface appears, so that the load balancer settles without it.
+    // For this pod, no interface appears: the load balancer settles without it.
     settle(&moto, &*balancers, &one, &with(vec![pod([10, 0, 16, 201], &instances[0], "b")])).await?;
     delete(&*balancers, &one.id).await
 }
@@ -270,7 +274,11 @@ pub async fn pods_on_fargate_are_reached(_: Space) -> Result<()> {
     check_all_reached(&moto, "on Fargate").await?;
     ensure!(open_port_ranges(&moto, &group).await? == ["8080-8080"], "{:?}", open_port_ranges(&moto, &group).await?);
     delete(&*balancers, &one.id).await?;
-    ensure!(open_port_ranges(&moto, &group).await?.is_empty(), "left: {:?}", open_port_ranges(&moto, &group).await?);
+    ensure!(
+        open_port_ranges(&moto, &group).await?.is_empty(),
+        "rules are left: {:?}",
+        open_port_ranges(&moto, &group).await?
+    );
 
     // With instance targets, only instances are registered.
     let two = spec(2, &[]);

@@ -154,8 +154,8 @@ async fn create_closed_as_user(moto: &Moto, name: &str) -> Result<String> {
     texts(&made, "LoadBalancerArn").pop().context("no load balancer")
 }
 
-/// A Service moves to a load balancer of its user, who has not opened the nodes to it. Until then the Service's own one
-/// serves, also with a node of another node group that joins.
+/// A Service moves to a load balancer of its user, who has not opened the nodes to it. Until the user does, the
+/// Service's own load balancer serves, also with a node of another node group that joins.
 pub async fn new_nodes_are_reached_until_the_load_balancer_of_the_user_serves(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut instances = moto.run(1).await?;
@@ -204,8 +204,8 @@ pub async fn new_nodes_are_reached_by_both_load_balancers_during_a_replacement(_
 }
 
 /// AWS refuses to open the security group of a new node, or the group was replaced, while the Service is invalid after
-/// a restart. Targets follow nevertheless, and the next call opens the group. The caller repeats the call: for the
-/// replaced group because of an error, for the refusal because of the result, which names the group.
+/// a restart. Targets follow nevertheless, and the first call that AWS allows opens the group. The caller repeats the
+/// call: for the replaced group because of an error, for the refusal because of the result, which names the group.
 pub async fn refused_opening_is_repeated_while_the_service_is_invalid(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut instances = moto.run(1).await?;

@@ -1,4 +1,4 @@
-//! Changes of targets and rules that AWS refuses, although the Service is valid.
+//! Changes of targets and rules that AWS refuses: what is reported, what is repeated, and what serves meanwhile.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -191,7 +191,7 @@ pub async fn refused_opening_for_a_new_node_is_reported_by_the_next_ensure(_: Sp
 }
 
 /// The instances of new nodes cannot be described, so that their security groups are unknown: the nodes are registered
-/// nevertheless, and opened by a later call.
+/// nevertheless, and a later call opens the groups.
 pub async fn targets_are_registered_while_their_security_groups_cannot_be_read(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut instances = moto.run(1).await?;
@@ -240,8 +240,8 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
     Ok(())
 }
 
-/// The clients of a Service change, and the quota has no room for the old and the new rules together, or for the new ones
-/// alone: the change fails with the quota and the security group, and the old state is kept.
+/// The clients of a Service change, and the quota has no room for the old and the new rules together, or for the new
+/// ones alone: the change fails with the quota and the security group, and the old state is kept.
 pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -284,8 +284,8 @@ pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -
 }
 
 /// A load balancer without security groups has no rule for clients, because AWS refused all, and then AWS refuses a
-/// change of the Service each time: nodes are registered when they join and leave, without another attempt for the
-/// change.
+/// change of the Service each time: nodes that join are registered, and those that leave are deregistered, without
+/// another attempt for the change.
 pub async fn nodes_of_closed_groups_are_registered_while_another_change_is_refused(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.ignore_reachability("AWS refuses to open the security group of nodes");

@@ -84,7 +84,7 @@ pub async fn routes_are_added_and_removed_with_nodes(_: Space) -> Result<()> {
         Ok(())
     })
     .await?;
-    eventually("another pass", || async {
+    eventually("another pass reads the table", || async {
         ensure!(bed.moto.proxy.calls_of("DescribeRouteTables") > reads, "no read of the table");
         Ok(())
     })

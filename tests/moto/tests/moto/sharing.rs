@@ -100,7 +100,10 @@ pub async fn cluster_deregisters_only_its_own_targets(_: Space) -> Result<()> {
     let crashing = new_process(&moto, &records).await?;
     ensure!(crashing.set_targets(&one, &targets(&own[..2])).await.is_err(), "the response was not lost");
     moto.proxy.disarm();
-    ensure!(registered(&moto, &group).await? == ids(&[&own[0], &own[1], other_cluster]), "it was not registered");
+    ensure!(
+        registered(&moto, &group).await? == ids(&[&own[0], &own[1], other_cluster]),
+        "the target was not registered"
+    );
     let next = new_process(&moto, &records).await?;
     settle(&moto, &*next, &one, &targets(&own[..1])).await?;
     ensure!(registered(&moto, &group).await? == ids(&[&own[0], other_cluster]), "wrong targets after a crash");

@@ -54,7 +54,7 @@ pub async fn load_balancer_is_created_once_when_it_is_visible_late(_: Space) -> 
     Ok(())
 }
 
-/// Another process continues after each of the changes, and its first reads miss resources of the first process.
+/// Another process continues after one of the changes, and its first reads miss resources of the first process.
 pub async fn another_process_continues_with_resources_that_are_visible_late(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(2).await?);
@@ -83,7 +83,7 @@ pub async fn deletion_waits_for_tags_that_are_visible_late(_: Space) -> Result<(
         moto.proxy.arm(Fault::nth("changes", nth, Effect::ResponseLost));
         drop(new_process(&moto).await?.ensure(&one, &all).await);
         moto.proxy.disarm();
-        // The load balancer is visible again, and has no tags yet.
+        // After these reads, the load balancer is visible, but some or all of its tags are not.
         let next = new_process(&moto).await?;
         for _ in 0..delay {
             drop(next.list_owned().await);
@@ -124,7 +124,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     settle(&moto, &*balancers, &one, &all).await?;
     check_exists_once(&moto, 1).await?;
     let created = moto.proxy.calls_of("CreateLoadBalancer");
-    ensure!(created == 2, "it was created {created} times");
+    ensure!(created == 2, "the load balancer was created {created} times");
     delete(&*balancers, &one.id).await?;
     check_no_resources(&moto).await?;
 
@@ -142,7 +142,7 @@ pub async fn failed_load_balancer_is_created_again(_: Space) -> Result<()> {
     }
     ensure!(warned, "no warning");
     let created = moto.proxy.calls_of("CreateLoadBalancer") - created;
-    ensure!((1..=3).contains(&created), "it was created {created} times by 20 calls in a row");
+    ensure!((1..=3).contains(&created), "the load balancer was created {created} times by 20 calls in a row");
     moto.proxy.fail_setup(0);
     delete(&*balancers, &one.id).await?;
     check_no_resources(&moto).await
@@ -166,7 +166,7 @@ pub async fn deletion_that_another_client_prevents_is_reported(_: Space) -> Resu
                 break;
             }
             Ok(Deletion::InProgress(pause)) => ensure!(!pause.is_zero(), "call {call} requests no pause"),
-            Ok(Deletion::Gone) => bail!("it is deleted"),
+            Ok(Deletion::Gone) => bail!("the load balancer is deleted"),
         }
     }
     let (call, error) = reported.context("no error")?;
@@ -281,12 +281,12 @@ pub async fn full_target_group_follows_its_pods(_: Space) -> Result<()> {
     ensure!(addresses(&moto).await? == expected(30..36), "{:?}", addresses(&moto).await?);
 
     // Two do not fit.
-    let error = balancers.set_targets(&one, &pods(&name, 40..48)).await.err().context("all fit")?;
+    let error = balancers.set_targets(&one, &pods(&name, 40..48)).await.err().context("all pods were registered")?;
     ensure!(error.kind == ErrorKind::Quota, "{error}");
     let current = addresses(&moto).await?;
     ensure!(current.len() >= 4 && current.iter().all(|one| expected(40..48).contains(one)), "{current:?}");
     let balancers = new_process(&moto).await?;
-    let error = balancers.ensure(&one, &pods(&name, 50..58)).await.err().context("all fit")?;
+    let error = balancers.ensure(&one, &pods(&name, 50..58)).await.err().context("all pods were registered")?;
     ensure!(error.kind == ErrorKind::Quota, "{error}");
     let current = addresses(&moto).await?;
     ensure!(current.len() >= 4 && current.iter().all(|one| expected(50..58).contains(one)), "{current:?}");

@@ -107,7 +107,8 @@ pub async fn services_share_a_load_balancer_of_a_user(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is created on a load balancer without the cluster's tag, or on one that was created for a Service.
+/// Nothing is created if the cluster's tag of the load balancer does not have the value `shared`, if the load balancer
+/// was created for a Service, or if it does not exist.
 pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -127,7 +128,8 @@ pub async fn load_balancer_of_a_user_needs_the_clusters_tag(_: Space) -> Result<
             "use the ARN of a Network Load Balancer in",
         ),
     ] {
-        let error = next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("it was accepted")?;
+        let error =
+            next.ensure(&spec(1, &[("arn", arn)]), &all).await.err().context("the load balancer was accepted")?;
         ensure!(error.message.contains(fix), "{error}");
     }
     ensure!(AccountResources::read(&moto).await? == resources, "{:?}", AccountResources::read(&moto).await?);

@@ -153,7 +153,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
 
     // The process crashes during the deletion, and another process continues.
     moto.proxy.arm(Fault::first("DeregisterTargets", Effect::Outage));
-    ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "it was deleted");
+    ensure!(new_process(&moto, &records).await?.delete(&one.id).await.is_err(), "the deletion succeeded");
     moto.proxy.disarm();
     delete(&*new_process(&moto, &records).await?, &one.id).await?;
     ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
@@ -219,7 +219,8 @@ pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: 
     }
     ensure!(AccountResources::read(&moto).await? == held, "{:?}", AccountResources::read(&moto).await?);
 
-    // When the owner has set the tag, the tags are read again soon. Without a listener, the group gets no traffic.
+    // The owner sets the tag, and a new process uses the group. It has no listener and gets no traffic: that is a
+    // warning.
     let tags =
         [("ResourceArns.member.1", &*of_others), ("Tags.member.1.Key", ALLOWED), ("Tags.member.1.Value", "default")];
     moto.aws.call(Service::Elb, "AddTags", &tags).await?;

@@ -137,7 +137,7 @@ func isMountPoint(path string) (bool, error) {
 	return false, nil
 }
 
-// bind mounts a folder at a path too, unless it is mounted there already.
+// bind mounts a folder at a second path, unless something is mounted there already.
 func bind(source, target string, readOnly bool) error {
 	if target == "" {
 		return status.Error(codes.InvalidArgument, "a path is missing")
@@ -158,7 +158,7 @@ func bind(source, target string, readOnly bool) error {
 	return nil
 }
 
-// unbind undoes bind.
+// unbind undoes bind, and removes the folder at the path on request.
 func unbind(target string, remove bool) error {
 	isMounted, err := isMountPoint(target)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // volumes is the state of the driver, which its processes share: a folder per volume with its data, its size, and a file
 // for each node that it is attached to or mounted on.
 //
-// Each action is a line of the file events.log. A line that begins with VIOLATION reports a request that would damage
+// Each action is a line of the file events.log. A line with VIOLATION after the time reports a request that would damage
 // the data of a real volume.
 type volumes struct {
 	root   string

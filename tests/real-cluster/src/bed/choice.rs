@@ -6,7 +6,8 @@ use crate::occupied::{self, Fit, Occupied};
 /// The indexes of clusters, rated by their addresses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Usable indexes, the best first, each with a sentence about the route that the cluster would partly hide.
+    /// Usable indexes, the best first, each with a sentence about the route that the cluster would partly hide, if
+    /// there is one.
     pub usable: Vec<(u8, Option<String>)>,
     /// A sentence for each range of this machine that makes an index unusable.
     pub conflicts: Vec<String>,

@@ -45,7 +45,7 @@ const CONTROLLERS: &str = "controllers";
 pub struct Bed {
     /// The cluster's index on this machine.
     pub index: u8,
-    /// A sentence about the route of this machine that the cluster partly hides.
+    /// A sentence about the route of this machine that the cluster partly hides, if there is one.
     pub hides: Option<String>,
     owner: FileLock,
 }
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_of_claims_can_be_passed_through_when_it_was_made_for_root_only() {
+    fn folder_of_claims_can_be_traversed_when_it_was_made_for_root_only() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("kcm-cluster");
         // As with root's umask 077.

@@ -2,8 +2,8 @@
 //!
 //! Packets to a pod on another node, and packets to a load balancer, pass through the router. It has a route for each
 //! pod range in the cloud, and one for each load balancer to those targets that are healthy. On a node, kube-proxy
-//! takes over. The state of the cloud is in ccm: while ccm does not run, routes do not change. Each change of the routes
-//! is recorded in a log.
+//! takes over. The state of the cloud is in ccm: while ccm does not run, routes do not change. Each change of the
+//! routes is recorded in a log.
 
 mod cloud;
 mod decide;
@@ -37,7 +37,8 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Starts the updates for the cloud at `server` and the router in a network namespace. `log` is the file of the log.
+    /// Starts the updates for the cloud at `server` and the router in a network namespace. `log` is the file of the
+    /// log.
     pub fn start(server: SocketAddr, router: PathBuf, log: PathBuf) -> Self {
         let task = tokio::spawn(async move {
             let mut table = Table::new();

@@ -124,7 +124,7 @@ impl Layout {
     }
 }
 
-/// Returns the name of a processor architecture in images, which is Go's, from Rust's.
+/// Converts Rust's name of a processor architecture into the name in images, which is Go's.
 fn architecture(name: &str) -> &str {
     match name {
         "x86_64" => "amd64",

@@ -1,4 +1,5 @@
-//! A read-only image registry over the files of images, for pods that pull an image even if their node has it.
+//! A read-only registry that serves the images in the image files, for pods that pull an image even if their node has
+//! it.
 //!
 //! Upstream: the distribution specification of OCI, as far as containerd reads images.
 

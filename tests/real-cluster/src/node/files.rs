@@ -165,7 +165,7 @@ fn kubelet() -> Value {
         "rotateCertificates": true,
         "makeIPTablesUtilChains": false,
         "serializeImagePulls": false,
-        // Images come from a file and cannot be pulled again; the disk is the machine's.
+        // No garbage collection of images: they are imported from files only once, and the disk is the machine's.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         // Thresholds in bytes, like the requirement of free space: a percentage of a large disk may be more than that.

@@ -1,5 +1,5 @@
-//! The file systems of a node. It has its own `/run`, `/tmp`, `/var/lib`, `/var/log` and cgroups, and an overlay over
-//! the machine's `/etc`. All other folders are the machine's.
+//! The file systems of a node. It has its own `/proc`, `/sys` with cgroups, `/run`, `/tmp`, `/var/lib` and `/var/log`,
+//! and an overlay over the machine's `/etc`. All other folders are the machine's.
 //!
 //! Everything is mounted in the node's mount namespace, which the kernel removes with its last process.
 

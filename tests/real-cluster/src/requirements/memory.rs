@@ -57,7 +57,8 @@ fn memory(text: &str, nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
     ))
 }
 
-/// Compares the number of instances of inotify that root may still open. An unknown limit meets the requirement.
+/// Returns a sentence if root may open fewer instances of inotify than nodes need. An unknown limit meets the
+/// requirement.
 fn instances(limit: Option<u64>, used: u64, nodes: u8) -> Option<String> {
     let limit = limit?;
     let needed = CONTROL_PLANE_INSTANCES + u64::from(nodes) * NODE_INSTANCES;

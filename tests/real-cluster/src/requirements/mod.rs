@@ -56,7 +56,7 @@ pub fn fail_with(missing: Vec<String>) -> Result<()> {
     bail!("this machine cannot run a real cluster:{lines}")
 }
 
-/// Returns the missing requirements of a command, one sentence each, with the way to install them.
+/// Returns the missing requirements of a command, one sentence each, with the way to meet them.
 ///
 /// # Errors
 /// When the environment names no place for programs.

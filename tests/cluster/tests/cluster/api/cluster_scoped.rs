@@ -125,7 +125,7 @@ pub async fn cluster_info_is_signed_until_tokens_expire(space: Space) -> Result<
     let signatures = |expected: &'static [&'static str]| {
         let maps = maps.clone();
         async move {
-            eventually(format!("signed by {expected:?}"), || async {
+            eventually(format!("cluster-info has the signatures {expected:?}"), || async {
                 let data = maps.get("cluster-info").await?.data.unwrap_or_default();
                 let keys: Vec<&str> = data.keys().filter_map(|key| key.strip_prefix("jws-kubeconfig-")).collect();
                 ensure!(keys == expected && data.contains_key("x"), "{:?}", data.keys());

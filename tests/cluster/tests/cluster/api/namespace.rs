@@ -199,7 +199,7 @@ pub async fn stalled_watch_does_not_prove_a_deletion(space: Space) -> Result<()>
 }
 
 /// Deletes a namespace with enough objects to be emptied during its grace period, and checks that the period lasts
-/// nevertheless. Returns how often its ConfigMaps were deleted.
+/// nevertheless. Returns the number of requests that deleted its ConfigMaps as a collection.
 async fn delete_large_namespace(space: &Space, faults: &Faults) -> Result<usize> {
     let many = (0..1100).map(|number| json!({"metadata": {"name": format!("c{number}")}}));
     stream::iter(many).map(|map| space.create::<ConfigMap>(map)).buffer_unordered(32).try_collect::<Vec<_>>().await?;
@@ -256,7 +256,7 @@ pub async fn kinds_emptied_during_the_grace_period_are_checked_again(space: Spac
     };
     faults.add(Rule::new(versions, Effect::Refuse(500, None)).times(100));
     let times = delete_large_namespace(&space, &faults).await?;
-    ensure!(times >= 2, "they were deleted {times} times");
+    ensure!(times >= 2, "the ConfigMaps were deleted {times} times");
     Ok(())
 }
 
@@ -394,7 +394,7 @@ pub async fn broken_api_group_is_reported_and_delays_no_other_group(_: Space) ->
     until_namespace_deleted(&space).await
 }
 
-/// A namespace with objects of many kinds is deleted.
+/// Deletes a namespace with objects of many kinds.
 async fn delete_full_namespace(space: Space) -> Result<()> {
     fill(&space).await?;
     delete(&space).await?;

@@ -160,7 +160,7 @@ pub async fn hostile_owner_names_affect_no_other_object(space: Space) -> Result<
     config_map(&space, "other-kind".into(), vec![other_kind]).await?;
     let stay = create_hostile_dependents(&space).await?;
     until_left(&space, &stay).await?;
-    during(QUIET, "the others stay", || check_left(&space, &stay)).await?;
+    during(QUIET, "the other ConfigMaps stay", || check_left(&space, &stay)).await?;
     let elsewhere = faults.count(|call| matches!(&*call.resource, "secrets") && !call.name.is_empty());
     ensure!(elsewhere == 0, "{elsewhere} requests for Secrets by name");
     // Other dependents are still collected.
@@ -178,7 +178,7 @@ pub async fn dependents_of_hostile_owner_names_are_deleted_or_kept_as_in_upstrea
     let stay = create_hostile_dependents(&space).await?;
     let result = async {
         until_left(&space, &stay).await?;
-        during(QUIET, "the others stay", || check_left(&space, &stay)).await
+        during(QUIET, "the other ConfigMaps stay", || check_left(&space, &stay)).await
     }
     .await;
     bed.cluster.kill(UPSTREAM)?;

@@ -23,7 +23,7 @@ fn quota(hard: Value) -> Value {
 /// Waits until the quota's limits are enforced and its usage is exactly this.
 async fn until_used(space: &Space, expected: &[(&str, &str)]) -> Result<()> {
     let expected: BTreeMap<&str, &str> = expected.iter().copied().collect();
-    eventually(format!("used {expected:?}"), || async {
+    eventually(format!("the usage is {expected:?}"), || async {
         let quota: ResourceQuota = space.get("quota").await?;
         let (spec, status) = (quota.spec.context("no spec")?, quota.status.context("no status")?);
         ensure!(status.hard == spec.hard, "enforced {:?}", status.hard);
@@ -255,7 +255,7 @@ pub async fn usage_that_arrives_after_the_deletion_of_its_object_is_lowered(spac
     until_used(&space, &[("count/secrets", &secrets.to_string())]).await
 }
 
-/// Objects are created and deleted, and a number that another client wrote is corrected.
+/// Creates a quota, then a pod and a Secret, and deletes both again.
 async fn scenario(space: Space) -> Result<()> {
     let secrets = space.list::<Secret>("").await?.len();
     let (before, with_one) = (secrets.to_string(), (secrets + 1).to_string());

@@ -72,7 +72,7 @@ async fn migrate_across_a_crash(space: &Space, name: &str, group: &str, resource
     first.crashes().await;
     manager.crash().await;
     let status = read(&space.bed, &["storageversionmigration", name])?;
-    ensure!(condition(&status, "Succeeded").is_none(), "it crashed too late: {status}");
+    ensure!(condition(&status, "Succeeded").is_none(), "the manager crashed too late: {status}");
     let second = Faults::default();
     let manager = Manager::start_cluster_wide(space, &second, &ALONE).await?;
     let migration = until_ended(&space.bed, name, "Succeeded").await?;
@@ -103,7 +103,7 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     eventually("both versions are listed as stored", || async {
         let definition = read(&bed, &["crd", "widgets.example.com"])?;
         ensure!(definition["status"]["storedVersions"] == json!(["v1", "v2"]), "{}", definition["status"]);
-        // Objects are written in the new version only once the API server has switched to them.
+        // The API server writes objects in the new version only after it has switched to that version.
         bed.cluster.kubectl(&["get", "widgets.v2.example.com", "-n", &space.namespace, "widget-0"])?;
         Ok(())
     })
@@ -115,8 +115,8 @@ pub async fn stored_version_of_a_custom_resource_is_migrated_across_a_crash(_: S
     let from: u64 = migration["status"]["resourceVersion"].as_str().context("no version")?.parse()?;
     let all = read(&bed, &["widgets", "-n", &space.namespace])?;
     for widget in all["items"].as_array().context("no items")? {
-        ensure!(version(widget)? > from, "it was not stored again: {widget}");
-        ensure!(widget["metadata"]["generation"] == 1, "it was changed: {widget}");
+        ensure!(version(widget)? > from, "an object was not stored again: {widget}");
+        ensure!(widget["metadata"]["generation"] == 1, "an object was changed: {widget}");
     }
     let has_only_new_version = |definition: &Value| definition["status"]["storedVersions"] == json!(["v2"]);
     let definition = read(&bed, &["crd", "widgets.example.com"])?;
@@ -211,8 +211,8 @@ pub async fn migration_that_cannot_succeed_fails_with_its_reason(_: Space) -> Re
     Ok(())
 }
 
-/// A migration begins with a list, which returns the version. Errors of that list do not fail the migration, and it
-/// does not begin without a version.
+/// A migration begins with a list, which returns the resourceVersion. Errors of that list do not fail the migration,
+/// but it does not begin without a resourceVersion.
 pub async fn migration_begins_when_its_resource_can_be_listed(_: Space) -> Result<()> {
     let bed = bed(Vec::new()).await?;
     let space = bed.space("unlisted").await?;

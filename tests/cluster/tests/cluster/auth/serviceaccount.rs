@@ -258,7 +258,7 @@ pub async fn token_secret_that_was_refused_eleven_times_gets_its_token(space: Sp
     let _manager = Manager::start_with(&space, &faults, &flags).await?;
     space.create::<Secret>(token_secret("refused", "robot", json!({}))).await?;
     token_of(&space, "refused").await?;
-    ensure!(faults.unmet() == 0, "it was not refused {REFUSALS} times");
+    ensure!(faults.unmet() == 0, "the write was not refused {REFUSALS} times");
     Ok(())
 }
 
@@ -341,8 +341,8 @@ pub async fn pods_wait_for_their_account(space: Space) -> Result<()> {
     Ok(())
 }
 
-/// A Secret of an account gets its token. A token Secret without an account is deleted, and the first one is deleted
-/// with its account.
+/// Creates a token Secret of an account, which gets its token, and one without an account, which is deleted. Then
+/// deletes the account, and waits until its Secret is deleted.
 async fn robot(space: Space) -> Result<()> {
     space.create::<ServiceAccount>(json!({"metadata": {"name": "robot"}})).await?;
     space.create::<Secret>(token_secret("token", "robot", json!({}))).await?;

@@ -1,5 +1,5 @@
-//! Scenarios of ccm's controllers over the mock cloud, each with a crash of the process at any of its writes and of its
-//! calls of the cloud, and with every fault of the cloud: in the final state, nothing is missing or leaked.
+//! Scenarios of ccm's controllers with the mock cloud, each with a crash of the process at a write or during a call of
+//! the cloud, or with a failure of a write or of the cloud: in the final state, nothing is missing or leaked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ static SCENARIOS: [Scenario; 3] = [
     },
 ];
 
-/// An instance is created, stopped, started and deleted.
+/// Creates an instance with its node, stops it, starts it again, and removes it from the cloud.
 async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
     cloud.register_instance(name).await?;
     until_initialized(cloud, name).await?;
@@ -96,7 +96,7 @@ async fn life_of_a_node(cloud: &CloudBed, name: &str) -> Result<()> {
     until_node_deleted(cloud, name).await
 }
 
-/// A node's networks are routed to it, until it is deleted.
+/// Registers a node, waits for the routes of its networks, and deletes the node.
 async fn life_of_a_route(cloud: &CloudBed, name: &str) -> Result<()> {
     let id = cloud.cloud.add_instance(&InstanceConfig::named(name));
     let networks = json!(["10.244.1.0/24", "fd00:10:244:1::/64"]);
@@ -275,7 +275,7 @@ async fn crash_everywhere(scenario: &Scenario) -> Result<()> {
     .await
 }
 
-/// Each write fails in each way, each operation in each way in which a cloud can fail.
+/// Runs the scenario with each kind of failure at each write, and at each call of the cloud, that occurs in every run.
 async fn fail_each_way(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, _| {
         let writes = (1..=writes.min(scenario.writes)).flat_map(|n| {

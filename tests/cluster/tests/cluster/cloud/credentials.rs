@@ -51,7 +51,8 @@ pub async fn changed_secret_is_used_without_a_restart(_: Space) -> Result<()> {
         .await??;
     until_initialized(&bed, "first").await?;
 
-    // The former credentials are refused from now on: no Node is deleted, and the new ones are used soon.
+    // The former credentials are refused from now on. No Node is deleted because of that, and the new credentials are
+    // used soon.
     mock.set_token(Some("two"));
     let patch = json!({"stringData": {"token": "two"}});
     secrets.patch("cloud-credentials", &PatchParams::default(), &Patch::Merge(&patch)).await?;

@@ -1,4 +1,4 @@
-//! Two ccm processes over one mock cloud that outlives both: the leader is killed, the other continues.
+//! Two ccm processes with one mock cloud, which outlives both: the leader is killed, the other process continues.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The cloud controller manager's controllers over the mock cloud.
+//! The cloud controller manager's controllers with the mock cloud.
 
 pub mod crashes;
 pub mod credentials;

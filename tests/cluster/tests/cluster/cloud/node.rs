@@ -1,4 +1,4 @@
-//! cloud-node-controller over the mock cloud: initialization of new nodes, even after faults, and its cost.
+//! cloud-node-controller with the mock cloud: initialization of new nodes, even after faults, and its cost.
 
 use std::time::Instant;
 
@@ -152,7 +152,7 @@ async fn changes_are_applied_to_an_initialized_node(cloud: &CloudBed) -> Result<
         addresses: vec![address(AddressKind::InternalIP, "10.0.0.1"), address(AddressKind::InternalIP, "fd00::2")],
         ..InstanceConfig::named("full")
     });
-    eventually("the new addresses", || async {
+    eventually("the node has the new addresses", || async {
         let has = addresses(&cloud.nodes().get("full").await?);
         ensure!(has.len() == 2 && has[1].1 == "fd00::2", "addresses: {has:?}");
         Ok(())
@@ -287,7 +287,7 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     let faults = Faults::default();
     let flags = ["--controllers=cloud-node", "--kube-api-qps=1000", "--kube-api-burst=1000"];
     let _manager: Manager = cloud.start_ccm(&faults, &flags).await?;
-    eventually("all are initialized", || async {
+    eventually("all nodes are initialized", || async {
         let nodes = cloud.nodes().list(&ListParams::default()).await?.items;
         let waiting = nodes.iter().filter(|node| taints(node).contains(&UNINITIALIZED)).count();
         ensure!(waiting == 0, "{waiting} wait");

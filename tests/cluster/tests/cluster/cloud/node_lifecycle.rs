@@ -1,4 +1,4 @@
-//! cloud-node-lifecycle-controller over the mock cloud: instances that are stopped, started and deleted, and errors of
+//! cloud-node-lifecycle-controller with the mock cloud: instances that are stopped, started and deleted, and errors of
 //! the cloud.
 
 use anyhow::{Result, ensure};

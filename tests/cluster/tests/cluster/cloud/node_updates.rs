@@ -9,7 +9,7 @@ use provider_mock::{INSTANCE_ANNOTATION, InstanceConfig, NODE_PREFIX};
 use providers::{Taint, TaintEffect};
 use serde_json::json;
 
-/// Returns the values of a label and the keys of the taints, without those of Kubernetes.
+/// Returns the value of a label, and the keys of the taints except those of Kubernetes.
 fn label_and_taints(node: &Node, label: &str) -> (Option<String>, Vec<String>) {
     let taints = node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| taint.key.clone());
     let taints = taints.filter(|key| !key.contains("kubernetes.io/")).collect();
@@ -57,7 +57,7 @@ pub async fn labels_and_taints_follow_the_instance(_: Space) -> Result<()> {
 
     set(Some("8"), Some(TaintEffect::PreferNoSchedule));
     until_label_and_taints(&cloud, Some("8"), &[&maintenance, user]).await?;
-    eventually("the new effect", || async {
+    eventually("the taint has the new effect", || async {
         let node = cloud.nodes().get("renamed").await?;
         let effects: Vec<_> =
             node.spec.iter().flat_map(|spec| &spec.taints).flatten().map(|taint| &taint.effect).collect();

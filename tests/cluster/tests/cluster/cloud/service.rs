@@ -1,4 +1,4 @@
-//! service-lb-controller and node-route-controller over the mock cloud and a real API server.
+//! service-lb-controller and node-route-controller with the mock cloud and a real API server.
 
 use std::time::Duration;
 

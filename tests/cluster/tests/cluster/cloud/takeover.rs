@@ -35,7 +35,7 @@ const FLAGS: [&str; 10] = [
     "--node-monitor-period=1s",
 ];
 
-/// Runs upstream's cloud manager over the mock, which is served at `url`.
+/// Runs upstream's cloud manager with the mock cloud, which is served at `url`.
 fn start_upstream(cloud: &CloudBed, url: &str) -> Result<()> {
     let cluster = &cloud.bed.cluster;
     let config = cluster.folder().join("cloud-config");

@@ -127,7 +127,7 @@ pub async fn claim_of_a_pod_group_is_shared_by_its_pods(_: Space) -> Result<()> 
     // The shared claim is reserved once, for the PodGroup, not for the pod that is scheduled first.
     allocate(&space, shared).await?;
     until_state(&space, shared, (&["gang"], true, true)).await?;
-    during(QUIET, "two claims and one reservation", || async {
+    during(QUIET, "two claims and one reservation exist", || async {
         let claim: ResourceClaim = space.get(shared).await?;
         ensure!(state(&claim).0 == ["gang"], "{claim:?}");
         ensure!(space.list::<ResourceClaim>("").await?.len() == 2);

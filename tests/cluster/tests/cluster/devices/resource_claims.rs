@@ -259,7 +259,7 @@ pub async fn claim_of_another_owner_is_never_used(space: Space) -> Result<()> {
     .await?;
     // Once the name is free, the pod gets a claim of its own.
     space.delete::<ResourceClaim>("foreign").await?;
-    let name = eventually("a claim of its own", || async {
+    let name = eventually("the pod has a claim of its own", || async {
         let claim_statuses = claim_statuses(&space.get("web").await?);
         ensure!(claim_statuses.len() == 1 && claim_statuses[0].1 != "foreign", "{claim_statuses:?}");
         Ok(claim_statuses[0].1.clone())
@@ -341,7 +341,7 @@ pub async fn administrative_access_needs_a_labelled_namespace(space: Space) -> R
     until_claims(&space, "allowed", 1).await?;
     namespaces.patch(&space.namespace, &PatchParams::default(), &label(None)).await?;
     space.create::<Pod>(monitor("refused")).await?;
-    eventually("an event", || async {
+    eventually("an event reports the failure", || async {
         let events = space.events("refused").await?;
         let begins = "Warning FailedResourceClaimCreation PodResourceClaim all: create ResourceClaim : ";
         ensure!(events.keys().any(|event| event.starts_with(begins)), "{events:?}");
@@ -357,7 +357,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     template(&space, "gpu").await?;
     let wanted = "Warning FailedResourceClaimCreation PodResourceClaim a: resource claim template \"late\": \
                   resourceclaimtemplate.resource.k8s.io \"late\" not found";
-    eventually("an event", || async {
+    eventually("an event reports the failure", || async {
         let events = space.events("web").await?;
         ensure!(events.contains_key(wanted), "{events:?}");
         Ok(())
@@ -366,7 +366,7 @@ pub async fn missing_template_is_reported_until_it_exists(space: Space) -> Resul
     template(&space, "late").await?;
     let claim_statuses = until_claims(&space, "web", 2).await?;
     ensure!(claim_statuses[0].0 == "a" && claim_statuses[1].0 == "b", "sorted: {claim_statuses:?}");
-    during(QUIET, "one claim for each entry", || async {
+    during(QUIET, "each entry has one claim", || async {
         ensure!(space.list::<ResourceClaim>("").await?.len() == 2);
         Ok(())
     })

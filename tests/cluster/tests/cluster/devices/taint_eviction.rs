@@ -135,7 +135,7 @@ pub async fn pods_that_do_not_tolerate_a_device_taint_are_evicted(space: Space) 
 
     publish(&space, &[("a", no_execute()), ("b", json!([])), ("c", json!([]))]).await?;
     until_event(&space, "tolerates-long", "Normal DeviceTaintManagerEviction Cancelling deletion").await?;
-    during(QUIET, "the others stay", || async {
+    during(QUIET, "the other pods stay", || async {
         for name in ["tolerates-all", "elsewhere", "tolerates-long"] {
             ensure!(is_active(&space.get(name).await?), "{name} was evicted");
         }
@@ -166,7 +166,7 @@ pub async fn eviction_delay_continues_after_a_restart(space: Space) -> Result<()
     let grace = evicted_pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
     let requested_at = evicted_pod.metadata.deletion_timestamp.context("not deleted")?.0.as_second() - grace;
     let after = requested_at - tainted.as_second();
-    ensure!(after >= 19, "it was evicted after {after} s");
+    ensure!(after >= 19, "the pod was evicted after {after} s");
     release(&space, &["web"]).await
 }
 

@@ -74,7 +74,7 @@ pub async fn deployment_is_rolled_out_without_alpha_and_beta_gates(_: Space) -> 
     space.patch::<Deployment>("web", json!({"spec": {"template": template}})).await?;
     let rolled_out = rolled_out(&space, "web", 2).await?;
     ensure!(rolled_out.metadata.generation == Some(2), "{rolled_out:?}");
-    // This field is written because of a beta gate.
+    // This field is written only with a beta gate.
     ensure!(rolled_out.status.is_some_and(|status| status.terminating_replicas.is_none()));
     let on = reported(&kcm, &bed.cluster, true).await?;
     ensure!(on == owned(ALWAYS_ON), "{on:?}");

@@ -62,7 +62,7 @@ async fn claim_or_event(space: Space, (request, flags, message): (Value, Vec<Str
         Some(message) => (0, vec![format!("Warning FailedResourceClaimCreation PodResourceClaim all: {message}")]),
         None => (1, Vec::new()),
     };
-    eventually(format!("{expected:?}"), || async {
+    eventually(format!("claims and events are {expected:?}"), || async {
         let claims = space.list::<ResourceClaim>("").await?.len();
         let events = space.events("web").await?.into_keys().filter(|event| event.contains("FailedResourceClaim"));
         let found = (claims, events.collect::<Vec<_>>());

@@ -98,7 +98,7 @@ pub async fn slice_that_is_being_deleted_is_replaced(space: Space) -> Result<()>
     space.scale::<Deployment>("web", 2).await?;
     ensure!(until_endpoints(&space, "plain", 2).await? == second);
     let ending = space.get::<EndpointSlice>(&first).await?;
-    ensure!(ending.endpoints.iter().flatten().count() == 1, "it was written again: {ending:?}");
+    ensure!(ending.endpoints.iter().flatten().count() == 1, "the slice was written again: {ending:?}");
     space.patch::<EndpointSlice>(&first, json!({"metadata": {"finalizers": null}})).await?;
     Ok(())
 }

@@ -28,7 +28,7 @@ fn service(name: &str) -> Value {
     })
 }
 
-/// Returns pods with a port `http`, and annotations.
+/// Returns a ReplicaSet of pods with a port `http` and with annotations.
 fn pods(name: &str, replicas: i32, annotations: &Value) -> Value {
     let containers = json!([
         {"name": "main", "image": "example.com/image:1", "ports": [{"name": "http", "containerPort": 8080}]},
@@ -256,7 +256,7 @@ pub async fn frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
     let faults = Faults::default();
     let _manager = Manager::start(&space, &faults).await?;
     space.create::<ReplicaSet>(pods("web", 2, &json!({}))).await?;
-    eventually("pods", || async {
+    eventually("two pods are ready", || async {
         ensure!(space.pods("web").await?.iter().filter(|pod| cluster_tests::objects::is_ready(pod)).count() == 2);
         Ok(())
     })
@@ -282,7 +282,7 @@ pub async fn frozen_watch_leads_to_no_second_slice(space: Space) -> Result<()> {
     all_ready(&space, "web", 5).await
 }
 
-/// Create, scale up, lose a pod, scale down.
+/// Creates a Service with pods, scales up, deletes a pod, and scales down.
 async fn scenario(space: &Space) -> Result<()> {
     space.create::<Service>(service("web")).await?;
     space.create::<ReplicaSet>(pods("web", 3, &json!({}))).await?;

@@ -14,7 +14,7 @@ use crate::process::serving::{ManagerProcess, bare_control_plane};
 
 const CONTROLLERS: &str = "--controllers=deployment,replicaset,resourcequota,serviceaccount-controller";
 
-/// The permission in docs/stuck.md, for a user without any other.
+/// The permission in docs/stuck.md, for a user that has no other permission.
 const VIEWER: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -46,7 +46,7 @@ async fn create_stuck_deployment(cluster: &ControlPlane) -> Result<String> {
     let shop = |arguments: &[&str]| block_in_place(|| cluster.kubectl(&[arguments, &["-n", "shop"]].concat()));
     block_in_place(|| cluster.kubectl(&["create", "namespace", "shop"]))?;
     shop(&["create", "quota", "few", "--hard=pods=0"])?;
-    eventually("the quota counts", || async {
+    eventually("the quota has a status", || async {
         let hard = shop(&["get", "quota", "few", "-o", "jsonpath={.status.hard.pods}"])?;
         ensure!(hard == "0", "{hard:?}");
         Ok(())
@@ -99,7 +99,11 @@ pub async fn page_leads_to_the_violated_quota(_: Space) -> Result<()> {
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);
     keep_screenshot(&mut page).await?;
     page.click("a[href*=\"kind=Deployment\"]").await?;
-    ensure!(page.text("h1").await? == "Deployment shop/web", "its owner: {}", page.text("h1").await?);
+    ensure!(
+        page.text("h1").await? == "Deployment shop/web",
+        "the link to the owner leads to {}",
+        page.text("h1").await?
+    );
 
     submit_form(&mut page, ["ReplicaSet", "shop", &set]).await?;
     ensure!(page.text("table").await?.contains("exceeded quota: few"), "{}", page.text("table").await?);

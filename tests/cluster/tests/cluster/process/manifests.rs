@@ -63,7 +63,8 @@ fn rules(documents: &[Value]) -> Vec<(&str, &Value)> {
     rules
 }
 
-/// Lints and renders every chart with all values, and applies the objects to a namespace, where their pods start.
+/// Lints and renders each chart with each file of values in [`CHARTS`], and applies the objects to a namespace, where
+/// their pods are created.
 pub async fn charts_are_accepted_by_helm_and_the_api_server(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     let charts = space.bed.cluster.assets().charts()?;
@@ -137,7 +138,7 @@ fn eks_values_need_a_cluster_and_accept_one_class(charts: &Path) -> Result<()> {
     let folder = chart("ccm");
     let (eks, cluster) = (format!("{folder}/values-eks.yaml"), format!("{folder}/{}", CHARTS[4].1[1]));
     let refused = output_of(charts, &["template", &folder, "r", "n", &eks]);
-    let refused = format!("{:#}", refused.err().context("it is installed without a description of the cluster")?);
+    let refused = format!("{:#}", refused.err().context("the chart is rendered without a description of the cluster")?);
     ensure!(refused.contains("set Region in the section [Global] of cloudConfig"), "{refused}");
     let text = output_of(charts, &["template", &folder, "r", "n", &eks, &cluster])?;
     for flag in

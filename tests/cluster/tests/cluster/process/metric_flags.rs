@@ -127,11 +127,14 @@ pub async fn metrics_are_restricted_as_in_upstream(_: Space) -> Result<()> {
         Ok(families)
     };
     let families = eventually("upstream's manager has started its controllers", started).await?;
-    ensure!(!families.contains_key("retroactive_storageclass_total"), "it is not disabled");
-    ensure!(families.contains_key("workqueue_adds_total"), "it is disabled now: correct docs/differences.md");
+    ensure!(!families.contains_key("retroactive_storageclass_total"), "retroactive_storageclass_total is not disabled");
+    ensure!(
+        families.contains_key("workqueue_adds_total"),
+        "workqueue_adds_total is disabled now: correct docs/differences.md"
+    );
     let numbers = not_served(&families)?;
     ensure!(numbers == (4.0, 2.0), "{numbers:?}");
-    ensure!(check_constrained(&families).is_err(), "it is constrained now: correct docs/differences.md");
+    ensure!(check_constrained(&families).is_err(), "{CONSTRAINED} is constrained now: correct docs/differences.md");
     let users = counts(&families[LATE], LATE_LABEL);
     ensure!(users.keys().eq(["unexpected"]), "{users:?}");
     let unexpected = single(&families, "cardinality_enforcement_unexpected_categorizations_total")?;

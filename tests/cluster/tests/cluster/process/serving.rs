@@ -214,7 +214,7 @@ impl ManagerProcess {
         let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status().await?;
         ensure!(sent.success(), "kill: {sent}");
         let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await.context("the process does not end")??;
-        ensure!(ended.success(), "it ended with {ended}: {}", self.log()?);
+        ensure!(ended.success(), "the manager ended with {ended}: {}", self.log()?);
         ensure!(TcpStream::connect(self.port.reserved.address()).await.is_err(), "the port is still open");
         Ok(())
     }

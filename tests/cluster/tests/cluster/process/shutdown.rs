@@ -75,7 +75,7 @@ pub async fn second_signal_ends_a_process_whose_work_hangs(_: Space) -> Result<(
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(ENDS_WITHIN, ended).await.context("it does not end at the second signal")?;
+    timeout(ENDS_WITHIN, ended).await.context("the manager does not end at the second signal")?;
     let log = manager.log(&cluster)?;
     ensure!(log.contains("second signal"), "{log}");
     cluster.kill(&manager.name)

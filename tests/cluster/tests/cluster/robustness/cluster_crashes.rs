@@ -26,7 +26,7 @@ pub struct Scenario {
     /// Flags of its managers.
     pub flags: fn(&Space) -> Vec<String>,
     /// A resource that its managers watch. In the end, a further manager is started: once it watches the resource, it
-    /// may write nothing.
+    /// must not write.
     pub kind: &'static str,
     /// Actions of users and the states that they wait for; each run uses another name.
     pub run: fn(Space, String) -> StepFuture,
@@ -101,7 +101,7 @@ async fn until_range_allocated(space: &Space, name: &str) -> Result<()> {
     .await
 }
 
-/// Two nodes get their ranges.
+/// Creates two nodes, and waits until they have their ranges.
 async fn two_nodes_get_ranges(space: &Space, name: &str) -> Result<()> {
     for name in [format!("{name}-a"), format!("{name}-b")] {
         create_node(space, &name, &[]).await?;
@@ -136,7 +136,7 @@ async fn check_remaining_ranges(space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Another client removes a node's annotation; it is restored.
+/// Removes a node's annotation as another client, and waits until it is restored.
 pub async fn annotation_is_restored(space: &Space) -> Result<()> {
     let annotation = |value: Option<&str>| serde_json::json!({"metadata": {"annotations": {TTL: value}}});
     patch_node(space, OLD, annotation(None)).await?;
@@ -148,7 +148,7 @@ pub async fn annotation_is_restored(space: &Space) -> Result<()> {
     .await
 }
 
-/// A kubelet requests its certificate; the request is approved once, and the certificate issued.
+/// Requests a kubelet's certificate; waits until it is issued, and checks that the request was approved once.
 pub async fn kubelet_gets_certificate(space: &Space, name: &str) -> Result<()> {
     let all: Api<CertificateSigningRequest> = Api::all(space.bed.client.clone());
     let (request, _) = requests::signing_request("system:nodes", &format!("system:node:{name}"), &[])?;

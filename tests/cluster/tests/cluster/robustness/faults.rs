@@ -95,7 +95,7 @@ async fn start_pair(space: &Space) -> Result<[(Manager, Faults); 2]> {
     settled(space, "web", 3).await?;
     let standby = Manager::start_with(space, &second, &ELECT).await?;
     second.until_watching(&["pods"]).await?;
-    // Until then the standby has completed its first list: tests may freeze a watch only after that.
+    // In this time, the standby completes its first list: tests may freeze a watch only after that.
     second.none_while_quiet(Call::is_object_write).await?;
     Ok([(leader, first), (standby, second)])
 }
@@ -120,7 +120,7 @@ pub async fn standby_continues_while_the_leader_is_paused(space: Space) -> Resul
     settled(&space, "web", 7).await?;
     ensure!(created_pods(&second) == 4, "created {}", created_pods(&second));
     let ended = leader.until_ended().await?;
-    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused one ended with {ended:?}");
+    ensure!(matches!(ended, ExitReason::LeaseLost(_)), "the paused leader ended with {ended:?}");
     first.pause(false);
     until_quiet(&second).await?;
     ensure!(

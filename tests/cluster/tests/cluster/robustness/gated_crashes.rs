@@ -1,5 +1,5 @@
-//! Scenarios of controllers whose kinds or gates are off by default, on separate control planes. Each runs with a crash
-//! or a lost response at any of its writes.
+//! Scenarios of controllers whose kinds or gates are off by default, on separate control planes. Each runs with a
+//! crash, a lost request or a lost response at any of its writes.
 
 use std::sync::Arc;
 
@@ -80,14 +80,14 @@ fn only(controller: &str) -> Vec<String> {
     vec![GATES.to_owned(), format!("--controllers={controller}")]
 }
 
-/// A PodGroup without pods is deleted.
+/// Creates a PodGroup without pods, and deletes it.
 async fn group_ends(space: &Space, name: &str) -> Result<()> {
     create_group(space, name).await?;
     delete_group(space, name).await?;
     until_group_deleted(space, name).await
 }
 
-/// A PodGroup gets one claim, which its status names.
+/// Creates a PodGroup, and waits for its one claim, which its status names.
 async fn group_gets_its_claim(space: &Space, name: &str) -> Result<()> {
     let group = json!({
         "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
@@ -112,7 +112,7 @@ async fn group_gets_its_claim(space: &Space, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The state of a driver's pool is requested.
+/// Requests the state of a driver's pool.
 async fn request_is_completed(space: &Space, name: &str) -> Result<()> {
     let driver = format!("{name}.example.com");
     let pool = json!({"name": "pool", "generation": 1, "resourceSliceCount": 1});
@@ -215,7 +215,7 @@ async fn widgets_are_migrated(space: &Space, name: &str) -> Result<()> {
     let widgets = read(bed, &[&resource, "-n", &space.namespace])?;
     for widget in widgets["items"].as_array().into_iter().flatten() {
         let version: u64 = widget["metadata"]["resourceVersion"].as_str().unwrap_or_default().parse()?;
-        ensure!(version > from, "it was not stored again: {widget}");
+        ensure!(version > from, "an object was not stored again: {widget}");
     }
     let definition = read(bed, &["crd", &resource])?;
     ensure!(definition["status"]["storedVersions"] == json!(["v2"]), "{}", definition["status"]);

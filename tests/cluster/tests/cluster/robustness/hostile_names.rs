@@ -96,7 +96,7 @@ pub async fn secrets_of_accounts_with_hostile_names_are_deleted_or_kept_as_in_up
         Ok(())
     };
     eventually("Secrets of accounts that do not exist are deleted", are_left).await?;
-    during(QUIET, "the others stay", are_left).await?;
+    during(QUIET, "the other objects stay", are_left).await?;
     // This controller has no account of its own: its requests are those of the manager.
     let is_own = |call: &Call| call.namespace == space.namespace;
     let elsewhere = faults.count(|call| call.verb == Verb::Get && !call.name.is_empty() && !is_own(call));

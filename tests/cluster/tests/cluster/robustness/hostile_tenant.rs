@@ -35,8 +35,8 @@ const SLACK: Duration = Duration::from_secs(5);
 /// surplus.
 const WAVES: u32 = 4;
 
-/// Replaces [`SLACK`] while the tenant changes objects as fast as the API server accepts it: a controller's rate limit
-/// of 20 requests per second is shared by all namespaces, like upstream's.
+/// Replaces [`SLACK`] while the tenant changes objects constantly: as in upstream, all namespaces share a controller's
+/// rate limit of 20 requests per second.
 const SLACK_OF_RATES: Duration = Duration::from_secs(20);
 /// Maximum memory for the tenant's objects, in KiB: several times their size in the API server.
 const MEMORY_KIB: u64 = 300 << 10;
@@ -148,7 +148,7 @@ impl Stage {
         cpu_seconds(&client.request_text(http::Request::get("/metrics").body(Vec::new())?).await?)
     }
 
-    /// Fails if the process panicked, grew beyond its limit or was restarted.
+    /// Fails if the process has ended, if a controller has panicked, or if the process uses too much memory.
     async fn check_process(&self) -> Result<()> {
         self.bed.cluster.check()?;
         let now = self.manager.resident_kib()?;
@@ -216,7 +216,7 @@ fn cpu_seconds(metrics: &str) -> Result<f64> {
     Ok(value.parse()?)
 }
 
-/// Starts all controllers with their default limits and everything that kubeadm configures.
+/// Starts all controllers with their default limits, and with kubeadm's root certificates and key for service accounts.
 fn start(cluster: &ControlPlane, program: &Path) -> Result<Process> {
     let flags = [
         // Without an election, the manager works immediately: with all gates on, the election by the API server takes
@@ -316,7 +316,7 @@ async fn create_hostile_objects(stage: &Stage) -> Result<()> {
     // Without this quota, the largest of the tenant's workloads would fill the test's API server with pods.
     let quota = json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "20", "count/jobs.batch": "20"}}});
     stage.tenant.create::<ResourceQuota>(quota).await?;
-    eventually("the quota counts", || async {
+    eventually("the quota has a status", || async {
         let quota: ResourceQuota = stage.tenant.get("few").await?;
         ensure!(quota.status.and_then(|status| status.used).is_some_and(|used| !used.is_empty()));
         Ok(())
@@ -343,7 +343,7 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     delete_owner_loop(&stage).await?;
     stage.tenant.kubectl(&["delete", "configmaps", "--all", "--wait=false"]).await?;
     stage.roll_other("objects with finalizers are deleted", 20).await?;
-    eventually("all but those with the finalizer are deleted", || async {
+    eventually("all objects but those with the finalizer are deleted", || async {
         let left = stage.tenant.kubectl(&["get", "configmaps", "-o", "name"]).await?;
         let others = left.lines().filter(|line| !line.contains("stuck-") && !line.contains("kube-root-ca.crt"));
         let others: Vec<&str> = others.collect();
@@ -358,7 +358,7 @@ pub async fn hostile_objects_do_not_delay_other_namespaces(_: Space) -> Result<(
     stage.check_process().await?;
     stage.nothing_is_disclosed().await?;
 
-    // The namespace is also deleted, once the finalizers are removed.
+    // The deletion of the namespace waits for the objects with the finalizer.
     stage.tenant.kubectl(&["delete", "namespace", &stage.tenant.namespace, "--wait=false"]).await?;
     stage.roll_other("the tenant's namespace is deleted", 30).await?;
     stage.check_process().await?;
@@ -417,7 +417,7 @@ pub async fn hostile_objects_delay_rollouts_no_more_than_with_upstreams_manager(
     Ok(())
 }
 
-/// Owners that own each other, and themselves, deleted in the foreground.
+/// Creates owners that own each other and themselves, and deletes one of them in the foreground.
 async fn delete_owner_loop(stage: &Stage) -> Result<()> {
     let mut uids = Vec::new();
     for name in ["loop-0", "loop-1", "loop-2"] {
@@ -444,7 +444,7 @@ async fn delete_owner_loop(stage: &Stage) -> Result<()> {
     })
 }
 
-/// Rates: many workloads whose pods a quota refuses, and objects that change as fast as their owner can write.
+/// Rates: many workloads whose pods a quota refuses, and objects that change constantly.
 pub async fn hostile_rates_do_not_delay_other_namespaces(_: Space) -> Result<()> {
     let stage = Stage::set().await?;
     stage.tenant.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "5"}}})).await?;

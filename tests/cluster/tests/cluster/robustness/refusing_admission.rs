@@ -154,7 +154,7 @@ async fn apply(space: &Space, objects: &Value) -> Result<()> {
 async fn until_refused(space: &Space, reason: &str) -> Result<()> {
     let account = "--as=system:serviceaccount:kube-system:probe";
     let probe = ["create", "configmap", "probe", "--dry-run=server", account, "--as-group=system:masters"];
-    eventually(format!("a refusal: {reason}"), || async {
+    eventually(format!("a creation is refused: {reason}"), || async {
         let refused = space.kubectl(&probe).await.err().context("it is created")?;
         ensure!(format!("{refused:#}").contains(reason), "{refused:#}");
         Ok(())
@@ -226,8 +226,8 @@ async fn create_owners(space: &Space) -> Result<Fleet> {
     Ok(node)
 }
 
-/// Changes the owners without a reason to repeat a creation. A change of a Service would be such a reason, and so would
-/// a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
+/// Changes the owners in ways that give controllers no reason to repeat a creation. A change of a Service would be such
+/// a reason, and so would a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
 async fn touch(space: &Space, number: usize) -> Result<()> {
     let number = json!({"number": number.to_string()});
     let (label, change) = (json!({"metadata": {"labels": number}}), json!({"metadata": {"annotations": number}}));

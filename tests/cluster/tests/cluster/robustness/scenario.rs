@@ -15,7 +15,7 @@ pub struct Scenario {
     /// Flags of its managers.
     pub flags: &'static [&'static str],
     /// A resource that its managers watch. In the end, a further manager is started: once it watches the resource, it
-    /// may write nothing.
+    /// must not write.
     pub kind: &'static str,
     /// Actions of users, each followed by a wait for a state. At the same time, managers are started and crash.
     pub run: fn(Space) -> StepFuture,

@@ -1,4 +1,5 @@
-//! Secret data occurs in no log at any verbosity, in no served page, and in no event.
+//! Secret data occurs in no log, even at the highest verbosity, in no page (metrics and configuration), and in no
+//! event.
 
 use std::fs;
 

@@ -531,7 +531,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
     only_declared(&faults, &[BINDER])
 }
 
-/// A volume whose recycler pod failed keeps its data and its claim's reference until a later pod succeeds.
+/// A volume whose recycler pod failed keeps its data and its reference to the claim until a later pod succeeds.
 pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
     let _alone = WIPES.lock().await;
     let space = on_bed_without_accounts(&space).await?;

@@ -153,7 +153,7 @@ pub async fn second_attachment_of_a_single_node_volume_is_detected(space: Space)
     let attachment = setup.attach(&volume, &first).await?;
     setup.until_done(&format!("attach {handle} {first}")).await?;
     let refused = setup.attach(&volume, &second).await?;
-    eventually("a violation", || async {
+    eventually("the driver reports a violation", || async {
         let found = setup.driver.violations()?;
         let wanted = format!("VIOLATION attach {handle} {second}: it is attached to {first}");
         ensure!(found.contains(&wanted), "{found:?}");

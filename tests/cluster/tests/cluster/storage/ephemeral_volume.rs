@@ -50,13 +50,13 @@ pub async fn deleted_claim_of_an_ephemeral_volume_is_created_again(space: Space)
     let first = claim.metadata.uid.context("no uid")?;
     space.patch::<PersistentVolumeClaim>("web-scratch", json!({"metadata": {"finalizers": null}})).await?;
     space.delete::<PersistentVolumeClaim>("web-scratch").await?;
-    eventually("another one in its place", || async {
+    eventually("another claim has its name", || async {
         let claim: PersistentVolumeClaim = space.get("web-scratch").await?;
         ensure!(claim.metadata.uid.as_ref() != Some(&first));
         Ok(())
     })
     .await?;
-    during(QUIET, "one creation each", || async {
+    during(QUIET, "each claim is created once", || async {
         ensure!(creations(&faults) == 2, "{:?}", faults.requests());
         Ok(())
     })
@@ -75,7 +75,7 @@ pub async fn claim_of_another_owner_is_reported_and_left_alone(space: Space) -> 
         "Warning FailedBinding ephemeral volume scratch: PVC {namespace}/web-scratch was not created for pod \
          {namespace}/web (pod is not owner)"
     );
-    eventually("an event", || async {
+    eventually("an event reports the other claim", || async {
         let events = space.events("web").await?;
         ensure!(events.contains_key(&wanted), "{events:?}");
         Ok(())

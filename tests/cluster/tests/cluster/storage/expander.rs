@@ -1,5 +1,5 @@
-//! Volumes that are too small are left to external resizers, which are named in an event if they replace an in-tree
-//! plugin.
+//! The expansion of volumes is left to external resizers. If a resizer replaces an in-tree plugin, an annotation names
+//! it.
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::with;
@@ -62,7 +62,7 @@ pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> 
         Ok(())
     })
     .await?;
-    during(QUIET, "one write, of the annotation", || async {
+    during(QUIET, "the annotation is the only write", || async {
         ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.requests());
         Ok(())
     })

@@ -70,7 +70,7 @@ pub async fn first_consumer_decides_on_the_zone_of_its_volume(_: Space) -> Resul
         let later = format!("{zone}-later");
         fixture.space.create::<Pod>(scheduled(&fixture, &later, zone, None)).await?;
         fixture.until_running(&later).await?;
-        ensure!(node_of(&fixture, &later).await? == **node, "it runs in another zone than its volume");
+        ensure!(node_of(&fixture, &later).await? == **node, "a pod runs in another zone than its volume");
     }
     for (zone, _) in pinned {
         let (volume, _) = fixture.volume_of(zone).await?;

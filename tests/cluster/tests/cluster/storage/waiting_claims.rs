@@ -21,7 +21,7 @@ pub async fn free_volume_requeues_no_claim_that_names_another_one(space: Space) 
     }
     let until_reported = |claim: &'static str, reason: &'static str| {
         let space = &space;
-        eventually(format!("{reason} of {claim}"), move || async move {
+        eventually(format!("{claim} has an event {reason}"), move || async move {
             let events = space.events(claim).await?;
             ensure!(events.keys().any(|event| event.contains(reason)), "{events:?}");
             Ok(())

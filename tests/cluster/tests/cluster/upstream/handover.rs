@@ -278,7 +278,7 @@ async fn fail_the_second(space: &Space) -> Result<()> {
         pod_garbage_collector::ended(space, name).await?;
         space.patch::<Pod>(name, json!({"metadata": {"finalizers": null}})).await?;
     }
-    eventually("the third one is left", || async {
+    eventually("only the third pod is left", || async {
         ensure!(names(&space.list::<Pod>("web").await?) == ["third"]);
         Ok(())
     })

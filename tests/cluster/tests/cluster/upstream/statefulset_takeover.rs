@@ -67,11 +67,11 @@ async fn revisions(space: &Space) -> Result<BTreeMap<String, (i64, Value, Value)
     revisions.iter().map(row).collect()
 }
 
-/// Sets another image and waits until one pod has it and others do not.
+/// Sets another image, and waits until one to three pods have it.
 async fn half_way(space: &Space, version: u32) -> Result<Vec<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
-    eventually(format!("half of version {version}"), || async {
+    eventually(format!("a part of the pods has version {version}"), || async {
         let pods = space.pods("web").await?;
         let is_new = |pod: &&Pod| {
             pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.clone()).as_ref() == Some(&image)

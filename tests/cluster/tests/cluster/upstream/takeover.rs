@@ -19,11 +19,12 @@ use crate::workloads::deployment::{revision, rolled_out, set_image};
 
 const DAEMONS: &str = "daemonset-controller";
 
-/// Begins an update and waits until it is half done: two pods of the new revision are ready, and old pods remain.
+/// Begins an update and waits until it is half done: at least two pods of the new revision are ready, and old pods
+/// remain.
 async fn begin_rollout(space: &Space, version: u32) -> Result<BTreeSet<String>> {
     set_image(space, "web", version).await?;
     let image = format!("example.com/image:{version}");
-    eventually(format!("half of version {version}"), || async {
+    eventually(format!("a part of the pods has version {version}"), || async {
         let pods = space.pods("web").await?;
         let (new, old): (Vec<Pod>, Vec<Pod>) = pods.into_iter().partition(|pod| {
             let spec = pod.spec.as_ref();
@@ -78,7 +79,7 @@ pub async fn rollouts_continue_under_the_other_manager(_: Space) -> Result<()> {
     start_upstream(&bed.cluster, ROLLOUTS, &[])?;
     check_rollout(&space, 3, &half, &observer, 18).await.context("from ours to upstream")?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the undo under upstream", || async { revision(&space, "web", "4").await }).await?;
+    eventually("upstream's manager undoes the update", || async { revision(&space, "web", "4").await }).await?;
     rolled_out(&space, "web", 6).await?;
     bed.cluster.kill(UPSTREAM)?;
 
@@ -132,11 +133,11 @@ async fn until_reconciled(space: &Space, min_ready_seconds: i32) -> Result<()> {
 
 const NODES: i32 = 3;
 
-/// Begins an update and waits until it is half done.
+/// Begins an update, and waits until some nodes, but not all, have a new pod.
 async fn begin_update(space: &Space, version: u32) -> Result<()> {
     daemonset::set_image(space, "agent", version).await?;
     let wanted = format!("example.com/image:{version}");
-    eventually(format!("a node with version {version}"), || async {
+    eventually(format!("a node has version {version}"), || async {
         let pods = space.pods("agent").await?;
         let is_new = |pod: &&Pod| {
             let main = pod.spec.iter().flat_map(|spec| &spec.containers).find(|container| container.name == "main");
@@ -182,7 +183,10 @@ pub async fn daemon_pods_are_kept_by_the_other_manager(_: Space) -> Result<()> {
     until_reconciled(&space, 2).await?;
     check_created(&space, &observer, 9, &[1, 2, 3]).await.context("after the update, under upstream's manager")?;
     space.kubectl(&["rollout", "undo", "daemonset/agent"]).await?;
-    eventually("the undo under upstream", || async { check_created(&space, &observer, 12, &[1, 3, 4]).await }).await?;
+    eventually("upstream's manager undoes the update", || async {
+        check_created(&space, &observer, 12, &[1, 3, 4]).await
+    })
+    .await?;
     daemonset::rolled_out(&space, "agent", NODES).await?;
     bed.cluster.kill(UPSTREAM)?;
 
@@ -206,7 +210,7 @@ async fn create_revisions(space: &Space) -> Result<[Vec<u8>; 2]> {
 
 /// Waits for an app's only revision; returns its data byte for byte, because parsed JSON would hide differences.
 async fn read_revision(space: &Space, app: &str) -> Result<Vec<u8>> {
-    let name = eventually(format!("a revision of {app}"), || async {
+    let name = eventually(format!("{app} has a revision"), || async {
         let revisions = space.list::<ControllerRevision>(app).await?;
         ensure!(revisions.len() == 1, "{} revisions", revisions.len());
         Ok(names(&revisions).remove(0))

@@ -124,7 +124,7 @@ pub async fn refused_job_is_not_repeated_by_changes_of_its_cronjob(space: Space)
     let refused = || {
         faults.count(|call| call.verb == Verb::Create && call.resource == "jobs" && call.namespace == space.namespace)
     };
-    eventually("a refusal", || async {
+    eventually("the creation of the Job is refused", || async {
         ensure!(refused() > 0);
         Ok(())
     })
@@ -221,7 +221,7 @@ pub async fn overlapping_runs_are_forbidden_or_replaced(space: Space) -> Result<
     ensure!(jobs(&space, "forbid").await?.len() == 1);
     drop(forbidding);
     let _replacing = due_again(&space, "replace", "Replace").await?;
-    eventually("the old one is replaced", || async {
+    eventually("the old Job is replaced", || async {
         let events = space.events("replace").await?;
         ensure!(
             events.keys().any(|event| event.starts_with("Normal SuccessfulDelete Deleted job replace-")),
@@ -350,8 +350,8 @@ pub const SCENARIO: Scenario = Scenario {
     ..Scenario::EMPTY
 };
 
-/// A Job is deleted after its TTL, after its dependents. The garbage collector does not run: the test removes the Job's
-/// finalizer.
+/// Creates a Job that is deleted after its TTL. The deletion waits for the Job's dependents, and the garbage collector
+/// does not run: the test removes the Job's finalizer.
 async fn brief(space: Space) -> Result<()> {
     space.create::<Job>(job("brief", &json!({}), json!({"ttlSecondsAfterFinished": 1}))).await?;
     space.create::<Job>(job("kept", &json!({}), json!({}))).await?;

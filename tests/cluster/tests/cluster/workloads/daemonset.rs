@@ -141,7 +141,7 @@ pub async fn set_image(space: &Space, name: &str, version: u32) -> Result<()> {
     Ok(())
 }
 
-/// Revisions by number.
+/// Returns the revisions by number.
 pub async fn revisions(space: &Space, name: &str) -> Result<BTreeMap<i64, ControllerRevision>> {
     let revisions = space.list::<ControllerRevision>(name).await?;
     Ok(revisions.into_iter().map(|revision| (revision.revision.unwrap_or_default(), revision)).collect())

@@ -221,7 +221,7 @@ pub async fn scaling_during_a_rollout_is_proportional(space: Space) -> Result<()
     space.patch::<Deployment>("web", unready()).await?;
     let sizes = |old: i32, new: i32| {
         let space = space.clone();
-        eventually(format!("{old} old and {new} new"), move || {
+        eventually(format!("{old} old and {new} new pods are desired"), move || {
             let space = space.clone();
             async move {
                 let found =

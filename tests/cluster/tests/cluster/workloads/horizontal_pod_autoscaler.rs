@@ -242,7 +242,8 @@ pub async fn target_of_any_kind_scales_to_zero_and_up_again(space: Space) -> Res
     at(5, "False NotScaledToZero").await
 }
 
-/// A target's scale whose selector is missing or invalid; then one that another client changes before each write.
+/// A missing or invalid selector in a target's scale is reported; then writes of the scale are repeated after conflicts
+/// and a refusal.
 pub async fn unusable_scales_are_reported_and_conflicts_retried(space: Space) -> Result<()> {
     let metrics = Metrics::serve(&space).await?;
     metrics.set(&space, "length", "35");

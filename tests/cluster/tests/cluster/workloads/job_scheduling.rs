@@ -194,7 +194,7 @@ async fn refuse_groups(space: &Space) -> Result<()> {
     eventually("a PodGroup is refused", || async {
         let (bed, probe) = (space.bed.clone(), probe.to_string());
         let create = move || bed.cluster.kubectl_with_input(&["create", "--dry-run=server", "-f", "-"], &probe);
-        let refused = tokio::task::spawn_blocking(create).await?.err().context("it is created")?;
+        let refused = tokio::task::spawn_blocking(create).await?.err().context("the PodGroup is created")?;
         ensure!(format!("{refused:#}").contains("exceeded quota"), "{refused:#}");
         Ok(())
     })

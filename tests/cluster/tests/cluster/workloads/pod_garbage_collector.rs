@@ -78,7 +78,7 @@ pub async fn pods_of_a_deleted_node_are_deleted_after_a_delay(space: Space) -> R
             && target.last_transition_time.is_some()),
         "conditions {conditions:?}"
     );
-    eventually("the other one is deleted", || async {
+    eventually("the other pod is deleted", || async {
         let left = names(&space.list::<Pod>("web").await?);
         ensure!(left == ["kept"], "left {left:?}");
         Ok(())
@@ -133,7 +133,7 @@ async fn scenario(space: Space) -> Result<()> {
         space.create::<Pod>(with(pod(name, "web"), json!({"spec": {"schedulerName": "none"}}))).await?;
         space.patch_status::<Pod>(name, json!({"status": {"phase": "Succeeded"}})).await?;
     }
-    eventually("two are left", || async {
+    eventually("two finished pods are left", || async {
         let left = space.list::<Pod>("web").await?;
         ensure!(left.len() == 2, "left {:?}", names(&left));
         Ok(())

@@ -1,4 +1,4 @@
-//! PodGroups that are being deleted stay as long as a pod of them has not finished.
+//! PodGroups that are being deleted stay as long as one of their pods has not finished.
 
 use std::sync::Arc;
 

@@ -130,7 +130,7 @@ fn check_duration(took: Duration, usual: Duration) -> Result<()> {
 /// Sets a quota that is exceeded already, and begins a rollout of each Deployment in the namespace.
 async fn refuse_pods(space: &Space) -> Result<()> {
     space.create::<ResourceQuota>(json!({"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})).await?;
-    eventually("the quota is counted", || async {
+    eventually("the quota has its usage", || async {
         let status = space.get::<ResourceQuota>("few").await?.status.unwrap_or_default();
         ensure!(status.used.is_some_and(|used| used.contains_key("pods")));
         Ok(())
@@ -188,7 +188,7 @@ pub async fn refused_creations_back_off_while_pods_change(space: Space) -> Resul
     space.patch_status::<ResourceQuota>("few", status).await?;
     let flapping = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: FLAP}}}}});
     space.create::<ReplicaSet>(with(replica_set("web", 4), flapping)).await?;
-    eventually("three pods and a refusal", || async {
+    eventually("three pods exist, and a creation is refused", || async {
         ensure!(space.pods("web").await?.len() == 3);
         ensure!(refused(&faults, &space.namespace).contains_key("pods"));
         Ok(())
@@ -229,7 +229,7 @@ pub async fn refused_creations_of_a_job_back_off_while_pods_change(space: Space)
     let spec = json!({"completions": 4, "parallelism": 4, "template": template});
     space.create::<Job>(json!({"metadata": {"name": "sums"}, "spec": spec})).await?;
     let count = || refused(&faults, &space.namespace).get("pods").copied().unwrap_or(0);
-    eventually("three pods and a refusal", || async {
+    eventually("three pods exist, and a creation is refused", || async {
         ensure!(space.pods("sums").await?.len() == 3);
         ensure!(count() > 0);
         Ok(())
@@ -266,7 +266,7 @@ pub async fn status_follows_pods_while_creations_are_refused(space: Space) -> Re
         })
     };
     available(3).await?;
-    // By then the backoff has grown to about ten seconds.
+    // After this time, the backoff has grown to about ten seconds.
     during(Duration::from_secs(12), "three pods", || async {
         ensure!(space.pods("web").await?.len() == 3);
         Ok(())

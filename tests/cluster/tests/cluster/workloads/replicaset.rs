@@ -222,7 +222,7 @@ pub async fn overlapping_sets_keep_their_own_pods(space: Space) -> Result<()> {
     })
     .await?;
     space.scale::<ReplicaSet>("left", 0).await?;
-    eventually("only the scaled one loses its pods", || async {
+    eventually("only the scaled ReplicaSet loses its pods", || async {
         let pods = space.pods("web").await?;
         ensure!((pods.len(), of(&pods, "right")) == (2, 2), "pods {:?}", names(&pods));
         ensure!(counts(&space.get::<ReplicaSet>("left").await?)[0] == 0);

@@ -152,7 +152,7 @@ pub async fn flapping_pods_are_kept_and_cause_few_status_writes(space: Space) ->
     })
     .await?;
     // The pods may all change at the same time: then no response contains both ready and unready pods.
-    eventually("some are no longer ready", || async {
+    eventually("some pods are no longer ready", || async {
         ensure!(!space.pods("web").await?.iter().all(is_ready));
         Ok(())
     })

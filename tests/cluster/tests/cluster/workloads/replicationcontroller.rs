@@ -116,7 +116,7 @@ pub async fn quota_is_reported_until_the_scale_fits(space: Space) -> Result<()> 
     Ok(())
 }
 
-/// Create 2, scale to 4, scale to 1.
+/// Creates 2 pods, scales to 4, and scales to 1.
 async fn scenario(space: Space) -> Result<()> {
     space.create::<ReplicationController>(controller("web", 2)).await?;
     settled(&space, "web", 2).await?;

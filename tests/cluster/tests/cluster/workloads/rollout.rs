@@ -35,7 +35,7 @@ pub async fn update_stays_within_its_limits(space: Space) -> Result<()> {
         let observer = Observer::start(&space, move |view| within(view, 6 - unavailable, 6 + surge)).await;
         let observer = observer.context(name)?;
         set_image(&space, "web", 2).await?;
-        eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
+        eventually("the next revision has a ReplicaSet", || async { revision(&space, "web", "2").await }).await?;
         rolled_out(&space, "web", 6).await?;
         observer.verdict().await.with_context(|| format!("{name} in {}", space.namespace))?;
         let made = observer.view().pods_ever.len();
@@ -58,7 +58,10 @@ pub async fn recreation_never_overlaps(space: Space) -> Result<()> {
     .await?;
     for version in 2..=3 {
         set_image(&space, "web", version).await?;
-        eventually("the next revision", || async { revision(&space, "web", &version.to_string()).await }).await?;
+        eventually("the next revision has a ReplicaSet", || async {
+            revision(&space, "web", &version.to_string()).await
+        })
+        .await?;
         rolled_out(&space, "web", 4).await?;
     }
     observer.verdict().await?;
@@ -101,12 +104,12 @@ async fn scenario(space: Space) -> Result<()> {
     space.create::<Deployment>(deployment("web", 2)).await?;
     rolled_out(&space, "web", 2).await?;
     set_image(&space, "web", 2).await?;
-    eventually("the next revision", || async { revision(&space, "web", "2").await }).await?;
+    eventually("the next revision has a ReplicaSet", || async { revision(&space, "web", "2").await }).await?;
     rolled_out(&space, "web", 2).await?;
     space.scale::<Deployment>("web", 3).await?;
     rolled_out(&space, "web", 3).await?;
     space.kubectl(&["rollout", "undo", "deployment/web"]).await?;
-    eventually("the first revision again", || async { revision(&space, "web", "3").await }).await?;
+    eventually("the first ReplicaSet has revision 3", || async { revision(&space, "web", "3").await }).await?;
     rolled_out(&space, "web", 3).await?;
     Ok(())
 }

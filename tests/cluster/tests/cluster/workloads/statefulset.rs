@@ -204,7 +204,7 @@ pub async fn partition_keeps_pods_at_the_old_revision(space: Space) -> Result<()
     // A pod below the partition is recreated at its revision, from the template of that revision.
     let before = space.get::<Pod>("web-0").await?;
     space.delete::<Pod>("web-0").await?;
-    eventually("another web-0", || async {
+    eventually("another web-0 exists", || async {
         let pod = space.get::<Pod>("web-0").await?;
         ensure!(pod.metadata.uid != before.metadata.uid && is_ready(&pod));
         Ok(())
@@ -322,8 +322,8 @@ pub async fn claims_are_created_and_retained(space: Space) -> Result<()> {
     };
     reached(both("StatefulSet web")).await?;
     ensure!(space.get::<Pod>("web-0").await?.metadata.resource_version == before);
-    // Scaling down deletes a pod: the garbage collector deletes its claim. Until then no pod of this ordinal is
-    // created.
+    // Scaling down deletes a pod; the garbage collector, which does not run here, would delete its claim. Until the
+    // claim is deleted, no pod with this ordinal is created.
     space.scale::<StatefulSet>("web", 1).await?;
     reached(both("Pod web-1")).await?;
     settled(&space, "web", 1, 1).await?;
@@ -349,7 +349,7 @@ pub async fn failed_pods_are_replaced(space: Space) -> Result<()> {
     for phase in ["Failed", "Succeeded"] {
         let before = uids(&space.pods("web").await?);
         space.patch_status::<Pod>("web-1", json!({"status": {"phase": phase}})).await?;
-        eventually("another web-1", || async {
+        eventually("another web-1 exists", || async {
             let after = space.pods("web").await?;
             ensure!(after.len() == 2 && uids(&after) != before, "{:?}", names(&after));
             Ok(())
@@ -434,7 +434,7 @@ pub async fn stuck_update_is_reported_with_the_fix(space: Space) -> Result<()> {
     space.create::<StatefulSet>(stateful_set("web", 2)).await?;
     settled(&space, "web", 2, 1).await?;
     space.patch::<StatefulSet>("web", broken(2)).await?;
-    eventually("a broken web-1", || async {
+    eventually("web-1 is broken", || async {
         let pod: Pod = space.get("web-1").await?;
         ensure!(phase(&pod) == "Running" && !is_ready(&pod), "{:?}", pod.status);
         ensure!(versions(&space, "web").await?.get("web-1").is_some_and(|version| version == "2"));
@@ -498,7 +498,7 @@ pub async fn ordinals_begin_at_the_configured_start(space: Space) -> Result<()> 
     space.create::<StatefulSet>(with(stateful_set("web", 2), start(3))).await?;
     for (at, expected) in [(3, ["web-3", "web-4"]), (4, ["web-4", "web-5"])] {
         space.patch::<StatefulSet>("web", start(at)).await?;
-        eventually(format!("{expected:?}"), || async {
+        eventually(format!("the pods are {expected:?}"), || async {
             let pods = space.list::<Pod>("web").await?;
             ensure!(names(&pods) == expected && pods.iter().all(is_ready), "{:?}", names(&pods));
             let index = |pod: &Pod| pod.labels().get("apps.kubernetes.io/pod-index").cloned();

@@ -26,8 +26,8 @@ pub async fn cloud_provider_and_ccm_leave_each_others_resources_alone(_: Space) 
     bed.explain(result)
 }
 
-/// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it with
-/// its finalizer.
+/// The AWS Load Balancer Controller serves its class, an Ingress, and a Service that cloud-provider-aws left to it, and
+/// that still has cloud-provider-aws's finalizer.
 pub async fn load_balancer_controller_and_ccm_leave_each_others_resources_alone(_: Space) -> Result<()> {
     let bed = SharedBed::start(OtherController::Controller).await?;
     let instances = ("nlb-target-type", "instance");
@@ -200,7 +200,7 @@ impl Scenario {
 async fn until_released(bed: &SharedBed, theirs: &[Value]) -> Result<()> {
     for service in theirs.iter().filter(|service| !service["metadata"]["finalizers"].is_null()) {
         let [name] = names(std::slice::from_ref(service))[..] else { continue };
-        eventually(format!("{name} is released"), || async {
+        eventually(format!("{name} loses the finalizer"), || async {
             let found = bed.services.get(name).await?;
             ensure!(!found.finalizers().iter().any(|one| one == FINALIZER), "{:?}", found.finalizers());
             Ok(())

@@ -183,8 +183,8 @@ impl SharedBed {
         ])
     }
 
-    /// Prepares the way back to cloud-provider-aws: without the cluster's tag, it does not delete the security group that
-    /// the load balancers of ccm share, and does not wait until others leave the group. Returns the group.
+    /// Prepares the way back to cloud-provider-aws: without the cluster's tag, it does not delete the security group
+    /// that the load balancers of ccm share, and does not wait until others leave the group. Returns the group.
     pub async fn release_shared_group(&self) -> Result<String> {
         let aws = &self.aws.moto.aws;
         let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-backend")];

@@ -106,8 +106,8 @@ async fn move_from_cloud_provider(bed: &SharedBed) -> Result<()> {
     Ok(())
 }
 
-/// From cloud-provider-aws with `NLBSecurityGroupMode = Managed` to ccm and back: the security group of the load balancer
-/// stays, and is deleted with the Service by each of the two.
+/// From cloud-provider-aws with `NLBSecurityGroupMode = Managed` to ccm and back: the security group of the load
+/// balancer stays, and is deleted with the Service by each of the two.
 pub async fn managed_security_groups_move_with_their_load_balancers(_: Space) -> Result<()> {
     let mut bed = SharedBed::start(OtherController::CloudProvider).await?;
     let moved = move_managed_group(&mut bed).await;

@@ -76,7 +76,7 @@ pub fn remove_unfinished(programs: &Programs) {
     base::remove_unfinished(programs);
 }
 
-/// Images of a single program.
+/// Writes the images that contain a single program.
 fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Result<()> {
     // The spec of this image tests that the user of a container cannot gain the rights of the program's owner.
     let setuid = Entry::File("usr/local/bin/nnp".into(), 0o6755, read(&programs.path("nonewprivs"))?);
@@ -99,7 +99,7 @@ fn write_programs(layout: &mut Layout, programs: &Programs, base: &Layer) -> Res
     layout.image(&[&format!("{E2E}/regression-issue-74839:1.5")], &[issue], &start)
 }
 
-/// Images whose specs need a shell and the base's programs.
+/// Writes the images whose specs need a shell and the base's programs.
 fn write_shells(layout: &mut Layout, base: Layer) -> Result<()> {
     let shell = Start { command: &["/bin/sh"], ..Start::default() };
     let layers = [base];
