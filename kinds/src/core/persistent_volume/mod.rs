@@ -195,7 +195,7 @@ impl DerefMut for PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// Section: the whole object of a volume whose phase is Pending, because a controller will soon write another phase.
+    /// Section: the whole object of a volume whose phase is Pending, because a controller will soon write the next one.
     pub const WHOLE_WHILE_PENDING: Sections = Sections(1);
 
     /// Returns the value of one of the annotations that the record keeps.
