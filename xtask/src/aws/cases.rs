@@ -16,7 +16,7 @@ pub struct Case {
     pub name: &'static str,
     /// Protocols, ports and node ports.
     ports: &'static [(&'static str, u16, u16)],
-    /// Annotations, without the common prefix unless the name starts with `!`.
+    /// Annotations. A name gets the common prefix, unless it starts with `!`, which is removed.
     annotations: &'static [(&'static str, &'static str)],
     /// Additional fields of its spec, as JSON.
     spec: &'static str,
@@ -88,7 +88,7 @@ pub const SHAPES: [Case; 10] = [
     Case { name: "with-groups", ports: &[("TCP", 80, 30880)], annotations: &[(WITHOUT_GROUPS, "false")], ..PLAIN },
 ];
 
-/// Annotations that both managers support.
+/// Services with one or more annotations, and one with session affinity.
 pub const ANNOTATIONS: [Case; 14] = [
     Case {
         name: "tags",
