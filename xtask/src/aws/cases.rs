@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 /// The prefix of all load balancer annotations of AWS.
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
-/// Annotation that requests a load balancer without security groups. Upstream ignores the annotation, because its load
-/// balancers never have security groups.
+/// Annotation that requests a load balancer without security groups. Upstream ignores the annotation: by default its
+/// load balancers have no security groups.
 const WITHOUT_GROUPS: &str = "disable-nlb-sg";
 
 /// A Service. Texts may contain placeholders: `$subnet1`, `$address1`, `$certificate1` and so on for IDs of the
