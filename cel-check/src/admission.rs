@@ -79,8 +79,8 @@ impl Checker {
     }
 }
 
-/// Returns the type that a variable has in the expressions that use it: like upstream, dyn if the variable is an object
-/// or an optional value.
+/// Returns the type that a variable has in the expressions that use it. As in upstream, objects, optional values and
+/// types are dyn there, also as elements of lists and maps.
 fn composed(found: &Type) -> Type {
     match found {
         Type::Simple(Simple::Type) => Type::DYN,

@@ -59,7 +59,7 @@ pub enum Type {
     Simple(Simple),
     /// A type with type parameters, such as `list(int)`.
     Composite(Constructor, Arc<Parts>),
-    /// An object with fields.
+    /// An object type, or another type with a name; see [`Fields`].
     Object(Arc<ObjectType>),
     /// In an overload, one of its type parameters; otherwise a type variable of the inference.
     Param(u32),

@@ -117,7 +117,7 @@ pub struct OwnerRef {
     pub api_version: Str,
     /// Kind of the owner.
     pub kind: Str,
-    /// Name of the owner; it is in the same namespace or cluster-scoped.
+    /// Name of the owner, which is in the same namespace or cluster-scoped.
     pub name: Str,
     /// Uid of the owner.
     pub uid: Uid,

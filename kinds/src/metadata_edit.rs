@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_and_finalizers_are_edited_in_place() {
+    fn edits_of_annotations_and_finalizers_keep_all_other_fields_except_managed_fields() {
         let mut object = Vec::new();
         object.put_message(METADATA, |meta| {
             meta.put_str(object_meta::NAME, "data");

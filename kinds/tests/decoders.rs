@@ -108,7 +108,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Decodes the bytes as each kind, twice; reports for each whether it succeeded.
+/// Decodes the bytes as each kind, twice; returns true for each kind that was decoded.
 fn read(bytes: &[u8]) -> Vec<bool> {
     let context = || Decode { interner: Arc::new(Interner::default()), sections: Sections(u32::MAX) };
     fn kind<K: Kind>(context: &Decode, bytes: &[u8]) -> bool {

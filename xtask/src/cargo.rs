@@ -39,8 +39,8 @@ pub fn cargo() -> Command {
 }
 
 /// Builds the binary with a package's name, with cargo's progress on standard error; returns the binary's path. `more`
-/// are further arguments: `--release`, or `--no-default-features` to exclude the SDKs of clouds. A binary that was
-/// built before this command was started again as root is not built again.
+/// are further arguments, such as `--release`, or `--no-default-features` to exclude the SDKs of clouds. A binary that
+/// was built before this command was started again as root is not built again.
 pub fn build(package: &str, more: &[&str]) -> Result<PathBuf> {
     if let Some(path) = root::built(package) {
         return Ok(path);

@@ -52,7 +52,7 @@ pub fn warn_of_builds() {
     }
 }
 
-/// Returns what this machine lacks for [`restart`], as a sentence, or `None`.
+/// Returns the requirement of [`restart`] that this machine does not meet, as a sentence, or `None`.
 pub fn obstacle() -> Option<String> {
     (!is_root() && !requirements::tools(&[("sudo", "sudo")]).is_empty())
         .then(|| "root rights: install sudo, or start this command as root".to_owned())

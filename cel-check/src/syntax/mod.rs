@@ -1,7 +1,7 @@
 //! Parsing of expressions.
 //!
-//! The parser was written for this crate because no published parser has all that is needed. Required are the
-//! positions that upstream reports, macros with two variables, optional syntax, and limits on size and depth.
+//! The parser was written for this crate because no published parser has all of these: the positions that upstream
+//! reports, macros with two variables, optional syntax, and limits on size and depth.
 
 mod builder;
 mod lexer;

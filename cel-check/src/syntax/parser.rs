@@ -322,7 +322,7 @@ impl Parser {
         self.builder.node(offset, ExprKind::Map(entries))
     }
 
-    /// Parses an opening bracket, and the comma that may be all that the brackets contain.
+    /// Parses an opening bracket, and a comma if the closing bracket follows it: `[,]` is an empty list.
     fn open(&mut self, open: &str, close: &str) -> Parsed<u32> {
         let offset = self.expect(open)?;
         if self.is_symbol(1, close) {

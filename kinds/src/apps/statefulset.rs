@@ -63,7 +63,7 @@ pub struct StatefulSet {
 /// `spec.updateStrategy`: the replacement of old pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
-    /// Pods are replaced one after the other, from the highest ordinal down.
+    /// Pods are replaced within [`Rolling`], from the highest ordinal down.
     #[default]
     RollingUpdate,
     /// Pods are replaced when a user deletes them.

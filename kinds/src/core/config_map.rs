@@ -1,4 +1,4 @@
-//! ConfigMap: decoded completely only if a section selects it, as those that controllers publish; of all others, only
+//! ConfigMap: its contents if a section selects it, such as the ConfigMaps that controllers publish; otherwise only
 //! metadata.
 
 use std::sync::Arc;

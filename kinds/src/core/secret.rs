@@ -1,4 +1,5 @@
-//! Secret: tokens of service accounts and of joining nodes. The data of all other secrets is not decoded.
+//! Secret: tokens of service accounts and of joining nodes. The data of other secrets is dropped, unless the whole
+//! object is requested (see [`Secret::WHOLE`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl fmt::Debug for SecretBytes {
 /// The contents of a secret that controllers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Any other type of secret; its data is not kept.
+    /// Any other type of secret; its data is kept only with section [`Secret::WHOLE`].
     Other,
     /// A service account's token.
     AccountToken(Box<AccountToken>),

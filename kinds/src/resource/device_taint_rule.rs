@@ -1,4 +1,4 @@
-//! DeviceTaintRule: a taint that an administrator adds to devices, and the progress of its eviction.
+//! DeviceTaintRule: a taint that an administrator adds to devices, and the progress of the eviction that it causes.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::{Interner, Str};

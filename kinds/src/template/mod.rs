@@ -101,10 +101,10 @@ impl Template {
         is_meta_equal(&self.meta, &other.meta) && spec()
     }
 
-    /// Returns true if both templates are equal, or may be although [`Template::equal_ignoring_hash`] returns false:
-    /// they differ at most in fields that are zero in one and absent in the other. A newer API server stores a new
-    /// field as zero where an older one omitted it; for an optional field, however, zero and absent differ. To be
-    /// certain, read both objects from the API server, which then encodes them in the same way.
+    /// Returns true if the templates differ at most in fields that are zero in one and absent in the other: then they
+    /// may be equal although [`Template::equal_ignoring_hash`] returns false. A newer API server stores a new field as
+    /// zero where an older one omitted it; for an optional field, however, zero and absent differ. To be certain, read
+    /// both objects from the API server, which then encodes them in the same way.
     pub fn may_equal_ignoring_hash(&self, other: &Self) -> bool {
         is_meta_equal(&self.meta, &other.meta) && are_equal(&self.spec, &other.spec, &POD_SPEC, ZeroFields::IsAbsent)
     }

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn named_pod_has_its_ordinal_fields() {
+    fn named_pod_has_its_name_subdomain_and_claims() {
         let message = made(&PodEdits {
             name: Some("pi-3".to_owned()),
             generate_name: "pi-".to_owned(),

@@ -15,8 +15,8 @@ pub struct Condition {
     pub reason: Str,
     /// Human-readable message.
     pub message: Box<str>,
-    /// `lastUpdateTime`: the last change of the condition, or the last progress of a rollout; zero for kinds without
-    /// the field.
+    /// `lastUpdateTime`: the last change of the condition, or the last progress of a rollout. For a Job,
+    /// `lastProbeTime`. Zero for kinds with neither field.
     pub last_update: Time,
     /// Time of the last change of the status.
     pub last_transition: Time,
@@ -33,7 +33,7 @@ pub struct ConditionFields {
     pub reason: u32,
     /// `message`
     pub message: u32,
-    /// `lastUpdateTime`, if the kind has it.
+    /// `lastUpdateTime`, or `lastProbeTime` of a Job; `None` for kinds with neither field.
     pub last_update: Option<u32>,
     /// `lastTransitionTime`
     pub last_transition: u32,

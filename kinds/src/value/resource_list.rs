@@ -38,7 +38,7 @@ impl Amount {
         Self { nanos: i128::from(number) * ONE, format: Format::Decimal }
     }
 
-    /// Parses a quantity; `None` if it is invalid.
+    /// Parses a quantity; `None` if it is invalid, or too large to compare exactly.
     pub fn parse(text: &str) -> Option<Self> {
         let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '+' | '-'));
         let format = match suffix.as_bytes() {
@@ -88,7 +88,7 @@ impl Amount {
         Self { nanos: self.nanos.saturating_mul(i128::try_from(count).unwrap_or(i128::MAX)), ..self }
     }
 
-    /// Returns the next whole number that is not smaller, or the nearest one that fits.
+    /// Returns the next whole number that is not smaller, or the nearest one that fits into an `i64`.
     pub fn whole(self) -> i64 {
         let whole = self.rounded_up().nanos / ONE;
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
@@ -170,7 +170,7 @@ pub fn raise<'a>(max: &mut Amounts<'a>, other: &Amounts<'a>) {
     }
 }
 
-/// Adds an entry of a `map<string, Quantity>`; an invalid quantity is skipped.
+/// Adds an entry of a `map<string, Quantity>`; a quantity that [`Amount::parse`] refuses is skipped.
 ///
 /// # Errors
 /// When `entry` is not well-formed.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_have_the_format_of_their_first_part() {
+    fn sums_have_the_format_of_their_first_nonzero_part() {
         assert_eq!(Amount::ZERO.plus(amount("64Mi")).plus(amount("64Mi")).to_string(), "128Mi");
         assert_eq!(amount("1").plus(amount("500m")).to_string(), "1500m");
         assert_eq!(amount("1k").minus(amount("1")).to_string(), "999");

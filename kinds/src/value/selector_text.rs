@@ -113,7 +113,8 @@ impl Selector {
     /// Parses a selector in the syntax of queries; empty text matches everything.
     ///
     /// # Errors
-    /// Returns the problem, mostly with upstream's text. Unlike upstream, syntax of keys and values is not checked.
+    /// Returns the problem, mostly with upstream's text. Unlike in upstream, the syntax of keys and values is not
+    /// checked.
     pub fn parse(interner: &Interner, text: &str) -> Result<Self, String> {
         let tokens = tokens(text);
         let mut parser = Parser { tokens: &tokens, interner };

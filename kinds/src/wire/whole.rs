@@ -4,7 +4,7 @@ use crate::wire::WireError;
 use crate::wire::splice::trimmed;
 
 /// Maximum size in bytes. Users determine the size of their objects, but must not determine the memory of a record: a
-/// larger object is read from the API server when it is written.
+/// larger object is read from the API server before it is written.
 const LIMIT: usize = 8 << 10;
 
 /// A whole object (the content of the envelope) without managed fields, at the version of its record.

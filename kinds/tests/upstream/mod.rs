@@ -13,7 +13,7 @@ use std::process::Command;
 const MODULES: [(&str, &str, &str); 2] =
     [("api", "KINDS_PROTO_API", "k8s.io/api"), ("apimachinery", "KINDS_PROTO_APIMACHINERY", "k8s.io/apimachinery")];
 
-/// The Go module that requires upstream's.
+/// The Go module that requires upstream's modules.
 const GO_MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/control-plane");
 
 /// Returns name and number of a field declared in a line such as `optional ObjectMeta metadata = 1;`.

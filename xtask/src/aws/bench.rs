@@ -38,7 +38,7 @@ impl Size {
 #[derive(Debug)]
 struct Scenario {
     title: String,
-    /// Time until the last call that the scenario caused; when nodes join, until they are initialized.
+    /// Time until the last call that the scenario caused; in the first scenario, until all nodes are initialized.
     took: Duration,
     calls: Calls,
 }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 /// The prefix of all load balancer annotations of AWS.
 const PREFIX: &str = "service.beta.kubernetes.io/aws-load-balancer-";
-/// Annotation that requests a load balancer without security groups. Upstream ignores the annotation, because its load
-/// balancers never have security groups.
+/// Annotation that requests a load balancer without security groups. Upstream ignores the annotation: by default its
+/// load balancers have no security groups.
 const WITHOUT_GROUPS: &str = "disable-nlb-sg";
 
 /// A Service. Texts may contain placeholders: `$subnet1`, `$address1`, `$certificate1` and so on for IDs of the
@@ -16,7 +16,7 @@ pub struct Case {
     pub name: &'static str,
     /// Protocols, ports and node ports.
     ports: &'static [(&'static str, u16, u16)],
-    /// Annotations, without the common prefix unless the name starts with `!`.
+    /// Annotations. A name gets the common prefix, unless it starts with `!`, which is removed.
     annotations: &'static [(&'static str, &'static str)],
     /// Additional fields of its spec, as JSON.
     spec: &'static str,
@@ -88,7 +88,7 @@ pub const SHAPES: [Case; 10] = [
     Case { name: "with-groups", ports: &[("TCP", 80, 30880)], annotations: &[(WITHOUT_GROUPS, "false")], ..PLAIN },
 ];
 
-/// Annotations that both managers support.
+/// Services with one or more annotations, and one with session affinity.
 pub const ANNOTATIONS: [Case; 14] = [
     Case {
         name: "tags",

@@ -1,5 +1,5 @@
-//! Thousands of autoscalers, each with its own metric and target. Measures the cost of their reconciles, and the time
-//! until all have scaled after their metric doubles.
+//! Many autoscalers, each with its own metric and target. Measures the cost of their reconciles, and the time until all
+//! have scaled after their metric doubles.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(45);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Measures this many autoscalers on a separate control plane; the manager's log is copied to `log`.
+/// Measures `count` autoscalers on a separate control plane; the manager's log is copied to `log`.
 pub async fn measure(binaries: &Binaries, about: (Subject, Mode), count: u32, log: &Path) -> Result<Measurement> {
     let options = Options { kwok: false, scheduler: false, audit: true, ..Options::default() };
     let cluster = ControlPlane::start(options).await?;

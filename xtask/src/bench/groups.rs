@@ -1,4 +1,5 @@
-//! Groups of scenarios that share a kind of cluster. Each group is measured with one manager after the other.
+//! Groups of scenarios that share a kind of cluster. Each group is measured with one manager after the other, except
+//! endpoint-lag, in which the managers take turns.
 
 use anyhow::Result;
 
@@ -21,7 +22,7 @@ const ON_A_SHARED_CLUSTER: [Scenario; 4] =
 /// A manager with its rate limits, and the name of its log.
 type Turn = (Mode, Subject, String);
 
-/// Measures all chosen scenarios; returns the measurements, and a sentence for each failed one.
+/// Measures all chosen scenarios; returns the measurements, and a text for each failure.
 pub async fn measure(
     arguments: &Arguments,
     binaries: &Binaries,

@@ -70,7 +70,7 @@ impl ManyKinds {
     }
 
     /// Starts a manager and measures it from its start until the end of an idle period; its log is copied to `log`.
-    /// The measured time ends when the first pod exists.
+    /// The wall time ends when the first pod exists.
     pub async fn measure(
         &mut self,
         binaries: &Binaries,

@@ -69,7 +69,7 @@ impl Size {
         budgets: 100,
     };
 
-    /// Divides the numbers of objects and nodes; workloads keep their numbers of pods.
+    /// Divides the numbers of objects and nodes by `fewer`; workloads keep their numbers of pods.
     pub fn part(self, fewer: u32) -> Self {
         let part = |count: u32| count.div_ceil(fewer);
         Self {

@@ -44,10 +44,11 @@ use subject::{Binaries, Mode, Subject};
 /// Both managers run with the same controllers: in create, update, idle, idle-empty, cold-start and memory, those of
 /// Deployments, ReplicaSets, service accounts and the lifecycle of nodes; in mixed, those of all other workloads; in
 /// many-kinds, and in scenarios whose names begin with all, all controllers; in each other scenario, those that its
-/// name suggests. The managers run one after the other; in endpoint-lag, both run and are measured in turn. In
-/// scenarios with many existing objects they share a control plane, otherwise each has its own. Wall time, CPU, memory
-/// and API requests are compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is
-/// written to a folder, whose path is printed.
+/// name suggests. The managers run one after the other; in endpoint-lag, both run and are measured in turn. Each has
+/// its own control plane in create, update, idle, idle-empty, mixed, autoscaling, endpoint-lag and in scenarios whose
+/// names begin with volumes; in the other scenarios they share one. Wall time, CPU, memory and API requests are
+/// compared. The report (Markdown, a plot, all measurements as JSON, the managers' logs) is written to a folder, whose
+/// path is printed.
 ///
 /// Builds our manager with --release, and upstream's with Go the first time. Takes about two hours; absolute figures
 /// depend on the load of the machine.

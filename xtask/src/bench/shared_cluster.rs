@@ -104,7 +104,8 @@ impl ManagerRun<'_> {
     async fn run_scenario(&self, about: (Subject, Mode, Scenario)) -> Result<Measurement> {
         self.manager.until_leader(self.client).await?;
         if about.2 == Scenario::NamespaceDelete {
-            // The deletion of an empty namespace causes one-time work, such as the request for the account's token.
+            // The deletion of an empty namespace causes one-time work, such as the request for the token of the
+            // controller's service account.
             self.delete_namespace(&warm_up_namespace(self.namespace)).await?;
         }
         self.manager.until_quiet().await?;

@@ -86,7 +86,7 @@ pub struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Returns what the command is going to run and to build.
+    /// Returns the contents of the clusters, and the builds that they need.
     pub fn demand(&self) -> Demand {
         let kcm = self.managers.contains(&Manager::Ours).then_some("kcm");
         let ccm = self.cloud_manager.is_none().then_some("ccm");

@@ -33,7 +33,8 @@ const BROKEN: &str = "#!/bin/sh\nexit 1\n";
 /// The number of clients, each of which sends ten requests per second.
 const CLIENTS: u32 = 4;
 
-/// The number of successful requests in a row from which on all nodes serve: they are spread over the nodes at random.
+/// The number of consecutive successful requests after which all nodes count as serving: requests are spread over the
+/// nodes at random.
 const SUCCESSES: usize = 40;
 
 /// Maximum duration of a step, on a machine that is busy with other programs.

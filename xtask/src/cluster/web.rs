@@ -131,8 +131,8 @@ impl Web {
             .map(drop)
     }
 
-    /// Waits until all servers have the current template and are available, and no other pods exist. Returns the
-    /// duration.
+    /// Waits until all servers have the current template and are available, and the others are deleted or terminating.
+    /// Returns the duration.
     pub async fn wait_for_rollout(&self, deadline: Duration) -> Result<Duration> {
         let start = Instant::now();
         loop {

@@ -168,7 +168,7 @@ impl<'a> Pods<'a> {
         }
     }
 
-    /// Fails if there were fewer available pods, or more requested, than allowed at any moment; otherwise returns a
+    /// Fails if at any moment fewer pods were available, or more were requested, than allowed; otherwise returns a
     /// summary.
     pub fn check_limits(&self, min_available: usize, max_requested: i32) -> Result<String> {
         ensure!(

@@ -1,4 +1,4 @@
-//! Images conform to registries and container runtimes, and run in an empty root.
+//! Images have the form that registries and container runtimes require, and run in an empty root.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -53,8 +53,8 @@ pub struct Arguments {
     #[arg(value_enum, value_name = "SELECTOR")]
     selectors: Vec<plan::Selector>,
 
-    /// Only tests with one of these texts in their names, and no lints (with only the selector faults, the name after
-    /// 'faults::' must begin with the text)
+    /// Only tests with one of these texts in their names; lints and the real cluster only if they are selected (with
+    /// only the selector faults, the name after 'faults::' must begin with the text)
     #[arg(last = true, value_name = "TEST NAME")]
     names: Vec<String>,
 

@@ -22,7 +22,7 @@ pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Annotation and label of an Indexed Job's pod: its completion index.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Annotation of a pod: number of earlier failures of its index.
+/// Annotation of a pod: number of earlier failures of its index, except those that the failure policy ignored.
 pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";
 
 /// Annotation of a pod: number of earlier failures of its index that the failure policy ignored.

@@ -175,7 +175,7 @@ pub struct PersistentVolume {
     pub source: Source,
     /// `status.phase`
     pub phase: Phase,
-    /// The whole object while the volume is new, unless it is very large; only with section
+    /// The whole object while the phase is Pending, unless it is very large; only with section
     /// [`PersistentVolume::WHOLE_WHILE_PENDING`].
     pub whole: Option<Box<WholeObject>>,
 }
@@ -195,7 +195,7 @@ impl DerefMut for PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// Section: the whole object of a volume that has no phase yet, because a controller will soon write the phase.
+    /// Section: the whole object of a volume whose phase is Pending, because a controller will soon write the next one.
     pub const WHOLE_WHILE_PENDING: Sections = Sections(1);
 
     /// Returns the value of one of the annotations that the record keeps.

@@ -82,8 +82,8 @@ pub fn with_status(object: &[u8], edit: &StatusEdit<'_>) -> Result<Vec<u8>, Wire
     with_part(object, object::STATUS, |status| replaced(status, &edit.replaced_fields(), |out| edit.put(out)))
 }
 
-/// Returns a copy of the claim with this condition. It takes the position of the condition with the same type, or
-/// follows all others if there is none. `lastProbeTime` is not set.
+/// Returns a copy of the claim with this condition, in the position of the old condition with the same type, or at the
+/// end if there is none. `lastProbeTime` is not set.
 ///
 /// # Errors
 /// When `object` is not well-formed.

@@ -8,7 +8,7 @@ use crate::wire::schema::{
 };
 use crate::wire::{WireError, fields, find, find_str, map_entry};
 
-/// The parts of a pod that a Job reads in addition to its phase.
+/// The parts of a pod that the Job controller reads in addition to its phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ending {
     /// Completion index, if it has a valid one.

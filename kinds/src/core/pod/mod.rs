@@ -43,11 +43,11 @@ pub enum Phase {
     Pending,
     /// The kubelet stopped reporting (deprecated).
     Unknown,
-    /// At least one container runs.
+    /// All containers were created; at least one runs, starts or is restarted.
     Running,
     /// All containers succeeded.
     Succeeded,
-    /// A container failed and is not restarted.
+    /// All containers have terminated, at least one with a failure; or the pod was evicted or rejected.
     Failed,
 }
 

@@ -7,7 +7,7 @@ use crate::value::ip::Ip;
 use crate::wire::schema::{container, container_port, pod_ip, pod_spec, pod_status};
 use crate::wire::{WireError, fields, find};
 
-/// The parts of a pod that Services read in addition to readiness.
+/// The parts of a pod that the controllers of Services read in addition to readiness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     /// Addresses, the primary one first.

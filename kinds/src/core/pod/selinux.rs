@@ -24,7 +24,7 @@ pub struct SeLinuxMount {
     /// Name of the volume.
     pub volume: Str,
     /// Labels of the containers that mount it, without duplicates, as `user:role:type:level`; empty for options without
-    /// any value. A container without options has those of the pod; if the pod has none either, it is left out.
+    /// any value. A container without options has those of the pod; if the pod has none, the container is left out.
     pub labels: Box<[Str]>,
 }
 

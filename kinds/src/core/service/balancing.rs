@@ -11,7 +11,7 @@ use crate::wire::{WireError, fields, find};
 /// The load balancer settings of a Service, and their status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balancing {
-    /// `spec.loadBalancerClass`; also set if it is empty.
+    /// `spec.loadBalancerClass`; `None` only if the field is absent, not if it is empty.
     pub class: Option<Str>,
     /// `spec.loadBalancerSourceRanges`, as given.
     pub source_ranges: Vec<Str>,

@@ -26,7 +26,7 @@ const NAMESPACE: &str = "bench";
 /// The number of parallel requests of the provisioner and the attacher.
 const PARALLEL: usize = 24;
 
-/// The divisor of the number of claims that gives the number of pods in volumes-move, where each pod takes longer.
+/// In volumes-move, each pod takes longer: the number of pods is the number of claims divided by this one.
 const MOVED_PART: u32 = 10;
 
 /// Maximum duration of a step.

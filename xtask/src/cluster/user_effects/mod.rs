@@ -61,7 +61,7 @@ fn order(round: usize) -> [Side; 2] {
     if round.is_multiple_of(2) { [Side::Upstream, Side::Ours] } else { [Side::Ours, Side::Upstream] }
 }
 
-/// Measures both managers in several rounds, each on a cluster of its own, and writes a report to the folder.
+/// Measures both managers in one or more rounds, each manager on a new cluster, and writes a report to the folder.
 pub fn bench(options: &Options, folder: &Path) -> Result<()> {
     let managers = [options.ours.clone(), Manager::Upstream];
     let order = Order {
