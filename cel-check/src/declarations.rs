@@ -121,8 +121,8 @@ fn simple(name: &str) -> Option<Simple> {
 /// The opaque types of libraries.
 const OPAQUE: [&str; 2] = ["net.IP", "net.CIDR"];
 
-/// Names of protobuf messages that expressions may contain although no value has such a type, each with the text for it
-/// in issues.
+/// Protobuf messages that an expression may name as a type, although no value has that type; each with the name of the
+/// type in issues.
 const MESSAGES: [(&str, &str); 11] = [
     ("google.protobuf.Any", "any"),
     ("google.protobuf.BoolValue", "wrapper(bool)"),

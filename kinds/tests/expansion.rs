@@ -21,8 +21,8 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// Elements of the tested field.
 const ELEMENTS: usize = 4000;
 
-/// Maximum ratio of the memory of a record to the bytes of its message: twice the limit for one list, because a list
-/// that has grown may have as much unused capacity as elements.
+/// Maximum ratio of the memory of a record to the bytes of its message: twice the `MAX_EXPANSION` of `kinds::wire`,
+/// because a list that has grown may have as much unused capacity as elements.
 const MAX_RATIO: usize = 48;
 
 /// Memory that any record may take.

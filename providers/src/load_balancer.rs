@@ -61,14 +61,16 @@ pub struct Features {
     pub ipv6: bool,
     /// The provider supports both families together.
     pub dual_stack: bool,
-    /// Prefix of the types of pod conditions (readiness gates) whose state [`LoadBalancers::gates`] returns: the pods
-    /// receive traffic. `None`: the provider has no such conditions.
+    /// Prefix of the types of pod conditions (readiness gates) whose state [`LoadBalancers::gates`] returns. Such
+    /// a condition is true once the pod receives traffic from the load balancer. `None`: the provider has no such
+    /// conditions.
     pub gates: Option<&'static str>,
     /// Prefixes of the annotations that the provider reads; empty: it may read any. Other annotations are not in the
     /// spec, and a change of them causes no reconcile.
     pub annotations: Vec<String>,
     /// Prefix of the annotations that the provider writes to Services ([`Ensured::annotations`]), which nothing else
-    /// may use. They are not in the spec: a provider reads its state from the cloud. `None`: it writes none.
+    /// may use. The provider must not read them, but its state from the cloud: they are not in the spec of `ensure`,
+    /// `set_targets` and `follow_targets`, and may be in that of other calls. `None`: it writes none.
     pub written_annotations: Option<&'static str>,
 }
 
@@ -109,8 +111,9 @@ pub enum Targeting {
     Nodes,
     /// The Service's endpoints. [`Targets::nodes`] is set, too.
     Endpoints,
-    /// No targets: by the Service's annotations, another controller creates this load balancer. Only `delete` may be
-    /// called, for resources that were created before. Upstream: cloud-provider, ImplementedElsewhere.
+    /// No targets: by the Service's annotations, another controller creates this load balancer. For resources that were
+    /// created before, only `delete_last` and, if pods wait, `gates` are called. Upstream: cloud-provider,
+    /// ImplementedElsewhere.
     Elsewhere,
 }
 

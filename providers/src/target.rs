@@ -67,9 +67,9 @@ pub struct Targets {
     /// Ordered by name, each name once.
     pub nodes: Arc<[NodeTarget]>,
     /// Ordered by port name, address and port. Empty for a Service with [`Targeting::Nodes`](crate::Targeting) once its
-    /// load balancer has the desired state; until then, the load balancer may still have endpoints as targets. In
-    /// [`follow_targets`](crate::LoadBalancers::follow_targets), every Service's endpoints are listed, because the kind
-    /// of targets is unknown. Always empty if the provider's features do not include endpoints.
+    /// load balancer has the desired state; until then, the load balancer may still have endpoints as targets. For
+    /// [`follow_targets`](crate::LoadBalancers::follow_targets), the endpoints are always included, because the kind of
+    /// the Service's targets is unknown. Always empty if the provider's features do not include endpoints.
     pub endpoints: Arc<[EndpointTarget]>,
     /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,

@@ -144,7 +144,10 @@ pub fn work<K: WorkKey>(
         let begun = std::panic::catch_unwind(AssertUnwindSafe(|| worker.reconciler.begin()));
         if begun.is_err() {
             worker.counts.panicked.fetch_add(1, Ordering::Relaxed);
-            error!(controller = worker.options.name, "the preparation of a controller panicked; continuing without it");
+            error!(
+                controller = worker.options.name,
+                "the preparation of a controller panicked; it reconciles unprepared"
+            );
         }
         while let Ok(place) = places.clone().acquire_owned().await
             && let Some(key) = worker.queue.next().await

@@ -1,7 +1,7 @@
 //! Requests for instances, made one by one and sent to the cloud in batches.
 //!
 //! Each worker requests the instance of one node. Requests that arrive within `BATCH_WINDOW`, or during a call for at
-//! most `PREVIOUS_CALL_WAIT` more, become one call of the provider, which makes as few requests to its cloud as
+//! most `PREVIOUS_CALL_WAIT` more, become one call to the provider, which makes as few requests to its cloud as
 //! possible.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ type PendingRequest = (InstanceRef, oneshot::Sender<InstanceState>);
 pub struct Describer {
     instances: Arc<dyn Instances>,
     waiting: Arc<Mutex<Vec<PendingRequest>>>,
-    /// Locked during a call of the cloud, unless the previous call hangs.
+    /// Locked during a call to the cloud, unless the previous call hangs.
     calling: Arc<tokio::sync::Mutex<()>>,
 }
 

@@ -1,9 +1,9 @@
-//! The Secrets with the provider's credentials: read before the first call of the cloud, and again while controllers
-//! call it.
+//! The Secrets with the provider's credentials: read at each attempt to initialize the provider, and again while
+//! controllers call the cloud.
 //!
-//! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and there is no read while no
-//! controller calls the cloud. The process needs only the permission to get these Secrets. Calls that begin
-//! [`READ_INTERVAL`] after a change use the new credentials, unless the read fails or still runs.
+//! There is no watch. One read of each Secret per [`READ_INTERVAL`] costs little, and an initialized provider's Secrets
+//! are not read while no controller calls the cloud. The process needs only the permission to get these Secrets. Calls
+//! that begin [`READ_INTERVAL`] after a change use the new credentials, unless the read fails or still runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// Minimum time between two reads of a Secret.
+/// Minimum time between two reads of a Secret after the provider is initialized.
 pub const READ_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Maximum time that a caller with working credentials waits for newer ones.
@@ -41,14 +41,15 @@ pub trait SecretReader: Send + Sync {
 
 /// Secrets in the API server.
 pub struct ApiSecrets {
-    /// A writer with the process's own identity, whose permission to read Secrets is limited to these.
+    /// A writer with the process's own identity, to which a Role should allow only the verb `get` on these Secrets.
     pub writer: Writer,
 }
 
 fn unreadable(name: &SecretName, error: &WriteError) -> CloudError {
     match error.refused().map(|status| status.code) {
         Some(403) => {
-            let fix = "let the process's user or service account get it by a Role in its namespace";
+            let fix =
+                "grant the process's user or service account the verb get on it, with a Role in the Secret's namespace";
             CloudError::new(ErrorKind::Denied, READ, format!("the Secret {name}: {error}; {fix}"))
         }
         _ => CloudError::new(ErrorKind::Transient, READ, format!("the Secret {name}: {error}")),

@@ -5,7 +5,7 @@ use super::value::Type;
 /// The implementation status of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The value is used; or no code needs it, because with each valid value the process behaves as upstream does.
+    /// The value is used. Or no code has to read it, because for every valid value the process behaves as upstream.
     Effective,
     /// The value is validated, stored and shown in `/configz` and `/flagz`, but nothing depends on it. Either upstream
     /// ignores it too, or it belongs to a feature that does not exist here, or the behaviour here is fixed.

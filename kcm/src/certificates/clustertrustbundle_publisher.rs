@@ -183,8 +183,8 @@ mod tests {
         assert_eq!((&*updated.bundle, &*updated.signer), ("other", SIGNER));
     }
 
-    /// Metadata with a resourceVersion, as the API server returns it. Appended to an object it replaces the earlier
-    /// metadata, because the last field of a number counts.
+    /// Metadata with a resourceVersion, as the API server returns it. Appended to an object, it replaces the earlier
+    /// metadata, because the last one of several protobuf fields with the same number applies.
     fn meta_version() -> Vec<u8> {
         use kinds::wire::Put;
         let mut meta = Vec::new();

@@ -1,5 +1,5 @@
-//! ConfigMap: its contents if a section selects it, such as the ConfigMaps that controllers publish; otherwise only
-//! metadata.
+//! ConfigMap: only metadata, and the contents of those that a section selects, such as the ones that controllers
+//! publish.
 
 use std::sync::Arc;
 

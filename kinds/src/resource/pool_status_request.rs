@@ -49,7 +49,7 @@ pub struct DeviceCounts {
     pub slices: i32,
     /// All devices.
     pub total: i32,
-    /// Devices that are allocated to a claim.
+    /// Devices that are allocated to a claim without admin access.
     pub allocated: i32,
     /// Devices with a taint that keeps pods away.
     pub unavailable: i32,

@@ -49,8 +49,9 @@ impl Amount {
         Some(Self { nanos: nanos(text)?, format })
     }
 
-    /// Returns a text from which [`Amount::from_exact_text`] reads the same amount in the same format: the canonical
-    /// form, or the billionths after a tilde if the canonical form is rounded to whole bytes or has lost the format.
+    /// Returns a text from which [`Amount::from_exact_text`] reads the same amount: the canonical form, or billionths
+    /// after a tilde if the canonical form of a binary amount is rounded to whole bytes or has lost the format. The
+    /// format is the same, too, except that an amount with the exponent 0 is read as decimal.
     pub(crate) fn exact_text(self) -> String {
         let is_kept = self.nanos % ONE == 0 && self.nanos.unsigned_abs() >= 1024 * ONE.unsigned_abs();
         if self.format == Format::Binary && !is_kept { format!("~{}", self.nanos) } else { self.to_string() }

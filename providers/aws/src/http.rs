@@ -100,7 +100,7 @@ impl HttpConnector for RoutedConnector {
     }
 }
 
-/// Returns true if a URI is of this host or of a link-local service, such as the metadata service, ECS's credentials
+/// Returns true if a URI names this host or a link-local service, such as the metadata service, ECS's credentials
 /// and EKS Pod Identity. A proxy would return the metadata of its own instance.
 fn is_of_this_instance(uri: &str) -> bool {
     let rest = uri.split_once("://").map_or(uri, |(_, rest)| rest);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// The first line that a proxy receives for a call of EC2.
+    /// The first line that a proxy receives for a call to EC2.
     async fn first_line(endpoint: Option<&str>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = ProxyConfig::all(format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn call_of_aws_goes_through_the_proxy_and_a_local_one_does_not() {
+    async fn call_to_aws_goes_through_the_proxy_and_a_local_one_does_not() {
         let line = first_line(None).await;
         assert_eq!(line, "CONNECT ec2.eu-west-1.amazonaws.com:443 HTTP/1.1");
         // Nothing listens at the discard port.

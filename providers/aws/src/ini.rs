@@ -2,6 +2,9 @@
 //!
 //! The parser accepts what upstream's parser accepts (gopkg.in/gcfg.v1, `readInto`) and does not interpret the
 //! variables. A library for plain INI files refuses the quoted section names and the variables without a value.
+//!
+//! Differs from upstream: a comment that ends in a backslash continues in the next line, unless it begins the line; and
+//! a variable without a value cannot have a comment.
 
 /// A variable of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]

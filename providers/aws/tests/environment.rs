@@ -24,7 +24,7 @@ fn probe() {
     let context = BuildContext { cluster_name: "c".into(), config: config.into(), ..BuildContext::default() };
     let provider = (provider_aws::factory().build)(&context).expect("the configuration was refused");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(provider.initialize()).expect("the first call of EC2 failed");
+    runtime.block_on(provider.initialize()).expect("the first call to EC2 failed");
 }
 
 /// A request: its first line, its headers with names in lower case, and its body.
@@ -85,7 +85,7 @@ impl Endpoint {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the only call of EC2.
+    /// Returns the only call to EC2.
     fn call(&self) -> Request {
         let requests = self.requests();
         let calls: Vec<&Request> = requests.iter().filter(|request| request.body.contains("DescribeVpcs")).collect();

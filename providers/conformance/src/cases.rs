@@ -75,7 +75,7 @@ macro_rules! __cases {
             routes::invalid_route_change_does_not_stop_the_others,
             routes::changed_route_is_not_removed,
             routes::foreign_route_is_not_changed,
-            routes::route_of_a_deleted_instance_is_listed,
+            routes::route_of_a_deleted_instance_can_be_replaced,
         }
     };
 }

@@ -17,7 +17,7 @@ pub(crate) async fn changed_secret_replaces_the_credentials(context: &Context<'_
     let states = instances.describe(std::slice::from_ref(&instance)).await;
     let is_acceptable = matches!(&states[..], [InstanceState::Unknown(_) | InstanceState::Running(_)]);
     ensure!(is_acceptable, "with credentials that are no longer valid the instance is {states:?}");
-    // A Secret without its keys is refused with the fix.
+    // A Secret without its keys is refused with an error that names the Secret.
     let Err(refusal) = provider.receive_secret(&name, Some(SecretData::default())) else {
         return Err(Stop::Fail(format!("the Secret {name} without any key is accepted")));
     };

@@ -51,7 +51,7 @@ pub trait Fixture: Send + Sync {
         Err(FixtureError::Unsupported("stop_instance"))
     }
 
-    /// Destroys an instance. When this returns, the instance does not exist, even if it did not exist before.
+    /// Destroys an instance, which no longer exists when this returns. Succeeds if there is no such instance.
     async fn delete_instance(&self, _instance: &InstanceRef) -> Result<(), FixtureError> {
         Err(FixtureError::Unsupported("delete_instance"))
     }

@@ -111,7 +111,7 @@ pub(crate) async fn ensure_is_idempotent(context: &Context<'_>) -> Result<(), St
     let after = owned_of(context, &spec).await?;
     ensure!(before == after, "before the second call there was {before:?}, after it {after:?}");
     matches_spec(context, &spec, &targets).await?;
-    // Even if every change fails, the load balancer must settle, because there is nothing to change.
+    // The next change would fail: `ensure` succeeds only if it makes none.
     match context.fixture.fail_change(1).await {
         Ok(()) => {
             let unchanged = context.balancers()?.ensure(&spec, &targets).await;

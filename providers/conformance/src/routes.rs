@@ -136,7 +136,7 @@ async fn foreign_is_not_changed(context: &Context<'_>, foreign: IpNet) -> Result
     Ok(())
 }
 
-pub(crate) async fn route_of_a_deleted_instance_is_listed(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn route_of_a_deleted_instance_can_be_replaced(context: &Context<'_>) -> Result<(), Stop> {
     context.routes()?;
     let instance = context.instance("node").await?;
     let destination = destinations(context, 1)?[0];

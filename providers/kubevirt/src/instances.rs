@@ -102,7 +102,7 @@ fn addresses(instance: &VirtualMachineInstance, wanted: &InstanceRef) -> Vec<Add
     addresses
 }
 
-/// Returns the state of a virtual machine with an instance.
+/// Returns the state of a virtual machine that has a VirtualMachineInstance.
 fn state_of(instance: &VirtualMachineInstance, wanted: &InstanceRef, places: Option<&Places>) -> InstanceState {
     let name = &instance.metadata.name;
     match instance.status.phase.as_str() {

@@ -62,7 +62,7 @@ pub(crate) fn node_of<'a>(targets: &'a Targets, machine: &str) -> Option<&'a str
     targets.nodes.iter().find(runs_on).map(|node| &*node.name)
 }
 
-/// Returns the endpoint of a virtual machine; `None` while it has no IPv4 address.
+/// Returns the endpoint of a virtual machine; `None` while its interface `default` has no IPv4 address.
 pub(crate) fn endpoint(instance: &VirtualMachineInstance, namespace: &str) -> Option<SliceEndpoint> {
     let interface = instance.status.interfaces.iter().find(|interface| interface.name == "default")?;
     let mut all = interface.ip_addresses.iter().chain(std::iter::once(&interface.ip_address));

@@ -32,9 +32,9 @@ impl Key {
 /// The result of a search.
 #[derive(Debug)]
 pub(crate) enum SearchResult<'a> {
-    /// The node's virtual machine has an instance.
+    /// The node's virtual machine has a VirtualMachineInstance.
     Instance(&'a VirtualMachineInstance),
-    /// The node's virtual machine exists, without an instance: it is stopped, or restarts.
+    /// The node's virtual machine has no VirtualMachineInstance: it is stopped or is restarting.
     Stopped,
     /// Several virtual machines have the host name.
     Ambiguous(usize),
@@ -52,7 +52,8 @@ pub(crate) struct VirtualMachines {
 }
 
 impl VirtualMachines {
-    /// Reads the virtual machines of these keys, and everything that proves that one does not exist.
+    /// Reads the virtual machines of these keys: one by one, if these are few and all of them are found. Otherwise
+    /// lists all in the namespace, which proves that a missing one does not exist.
     pub async fn read(infra: &Infra, keys: &[&Key]) -> Result<Self, CloudError> {
         let names: BTreeSet<&str> = keys.iter().map(|key| key.name()).collect();
         if names.len() <= MAX_SINGLE_READS {

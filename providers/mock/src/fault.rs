@@ -126,7 +126,7 @@ impl From<Pattern> for String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// The response is delayed.
+    /// The call is executed after this delay; not at all if the caller gives up before.
     Latency {
         /// The delay.
         millis: u64,
@@ -253,7 +253,7 @@ fn names() -> String {
 /// The effect of all faults on one call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CombinedEffect {
-    /// The delay of the response.
+    /// The delay before the call is executed.
     pub latency: Duration,
     /// The call is refused without being executed.
     pub refusal: Option<(ErrorKind, &'static str)>,

@@ -5,7 +5,7 @@
 //! | `GET /state` | returns everything ([`Snapshot`](crate::Snapshot)) |
 //! | `GET /calls` | returns calls by operation |
 //! | `GET /config` | returns the [`MockConfig`](crate::MockConfig) |
-//! | `POST /provider/{cluster}` | a call of a provider in another process |
+//! | `POST /provider/{cluster}` | executes a call that a provider in another process makes |
 //! | `GET /faults` | returns the armed faults |
 //! | `POST /faults` | arms a [`Fault`]; returns `{"id": n}` |
 //! | `DELETE /faults`, `DELETE /faults/{id}` | disarms all, or one |

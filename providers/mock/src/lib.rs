@@ -13,7 +13,8 @@
 //! ```
 //!
 //! gives every Service of type LoadBalancer an address; `GET /state` on that port returns the state. The program
-//! `mock-cloud` serves a cloud without a provider, for several processes with `{"url": "http://127.0.0.1:9902"}`.
+//! `mock-cloud` serves a cloud without a provider. Several processes can use it, each with the configuration
+//! `{"url": "http://127.0.0.1:9902"}`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -63,7 +63,10 @@ impl CloudProvider for Provider {
         let token = data.as_ref().and_then(|data| data.get(TOKEN));
         let token = token.and_then(|token| std::str::from_utf8(token).ok()).filter(|token| !token.is_empty());
         let Some(token) = token else {
-            let message = format!("the Secret {name} has no key {TOKEN} with a non-empty UTF-8 value: add one");
+            let message = match data {
+                Some(_) => format!("the Secret {name} has no key {TOKEN} with a non-empty UTF-8 value: add one"),
+                None => format!("the Secret {name} does not exist: create it, with the key {TOKEN}"),
+            };
             return Err(CloudError::new(ErrorKind::Invalid, "ReadCredentials", message));
         };
         self.cloud.use_token(token.to_owned());

@@ -70,7 +70,10 @@ impl Connection {
 pub(crate) struct RemoteProvider(Arc<Connection>);
 
 impl RemoteProvider {
-    /// Creates a provider over the cloud at a URL; fails with the fix.
+    /// Creates a provider over the cloud at a URL.
+    ///
+    /// # Errors
+    /// A sentence with the fix, if the URL or the name of the cluster cannot be used.
     pub fn new(url: &str, cluster: &str) -> Result<Self, String> {
         let uri: Option<Uri> = url.parse().ok();
         let usable = uri.filter(|uri| uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/"));

@@ -1,4 +1,5 @@
-//! The resources of the cloud, and the effect of each call on them at a given time, without faults and delays.
+//! The resources of the cloud, and the effect of each call on them at a given time, without injected faults and the
+//! latency of calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -242,7 +243,8 @@ impl State {
         }
     }
 
-    /// Returns every load balancer of `cluster` (of all, if `None`), or its existing parts.
+    /// Returns the load balancers of `cluster`, or of all clusters if `None`, including incomplete ones; `all` includes
+    /// invisible parts.
     pub fn balancer_views(&self, cluster: Option<&str>, now: Instant, all: bool) -> Vec<LoadBalancerView> {
         let ids: BTreeSet<&LoadBalancerId> = self.addresses.keys().chain(self.balancers.keys()).collect();
         ids.into_iter()

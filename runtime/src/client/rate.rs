@@ -148,7 +148,8 @@ impl Level {
     }
 }
 
-/// The place of a caller in the list. If it is dropped before the caller is served, its token returns to the bucket.
+/// The place of a caller in the list. If it is dropped before the caller is served, its token returns to the bucket,
+/// unless a later caller has reserved one.
 struct Place<'a> {
     limit: &'a Limit,
     turn: Turn,

@@ -1,8 +1,8 @@
 //! Metrics of a process in one registry. Metrics that upstream has, too, have upstream's names.
 //!
 //! Scrapers get Prometheus' classic text (0.0.4) or, if they prefer it, its protobuf, as from upstream's managers; both
-//! have the same names, types and bucket bounds. Only the protobuf has native buckets. Names of metrics that upstream
-//! does not have begin with `controllers_`.
+//! have the same names, types and bucket bounds. Only the protobuf has native buckets. Metrics of this crate that
+//! upstream does not have begin with `controllers_`; those of a controller or a cloud provider have other prefixes.
 
 mod encode;
 mod escape;

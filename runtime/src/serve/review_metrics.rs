@@ -33,7 +33,7 @@ impl ReviewMetrics {
     }
 }
 
-/// A request without a response. It is counted when it is dropped, also together with its future after a timeout.
+/// A request without a response. It is counted when it is dropped; a timeout drops it with the future of the request.
 pub(super) struct PendingReview<'a> {
     metrics: &'a ReviewMetrics,
     started: Instant,

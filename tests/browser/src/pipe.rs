@@ -21,7 +21,8 @@ const END: u8 = 0;
 /// The browser reads from descriptor 3 and writes to 4; the shell redirects its own input and output there.
 const SHELL: &str = r#"exec "$0" "$@" 3<&0 4>&1 1>&2 </dev/null"#;
 
-/// Flags of the browser. It has no sandbox, because root may not have one: only content of the test is loaded.
+/// Flags of the browser. The sandbox is off, because Chromium refuses to run it as root. That is safe: only the test's
+/// own content is loaded.
 const FLAGS: [&str; 9] = [
     "--headless",
     "--remote-debugging-pipe",

@@ -72,7 +72,7 @@ impl Program {
         Ok(found)
     }
 
-    /// Returns the program with the archive's files.
+    /// Returns the program in a folder with the unpacked archive.
     fn of(folder: &Path) -> Self {
         Self {
             file: folder.join("chromium"),

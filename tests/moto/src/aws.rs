@@ -121,7 +121,7 @@ impl Aws {
         Err(AwsError { code, response: text }).with_context(|| format!("{action} with {parameters:?}"))
     }
 
-    /// Makes a call of ACM, which has the JSON protocol; returns its response.
+    /// Makes a call to ACM, which has the JSON protocol; returns its response.
     ///
     /// # Errors
     /// If the service returns an error.
@@ -142,7 +142,7 @@ impl Aws {
         Ok(serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    /// Makes a call of EC2; returns the texts of one of its elements.
+    /// Makes a call to EC2; returns the texts of one of its elements.
     ///
     /// # Errors
     /// As [`Aws::call`].

@@ -29,12 +29,12 @@ impl Call {
         self.value("Action")
     }
 
-    /// Returns true for a call of EC2.
+    /// Returns true for a call to EC2.
     pub(crate) fn is_ec2(&self) -> bool {
         self.value("Version") == EC2
     }
 
-    /// Returns true for a call of the API of Classic Load Balancers.
+    /// Returns true for a call to the API of Classic Load Balancers.
     pub(crate) fn is_classic(&self) -> bool {
         self.value("Version") == CLASSIC
     }

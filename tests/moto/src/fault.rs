@@ -148,7 +148,7 @@ impl ArmedFaults {
         self.0.clear();
     }
 
-    /// Returns the number of calls that a fault was applied to.
+    /// Returns the number of calls to which an armed fault was applied.
     pub(crate) fn applied(&self) -> u64 {
         self.0.iter().map(|(_, _, applied)| applied).sum()
     }

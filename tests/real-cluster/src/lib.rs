@@ -2,7 +2,7 @@
 //! the crate `control-plane`.
 //!
 //! Each node has its own network, mount, pid, host name, IPC and cgroup namespaces. The control plane runs in the
-//! network namespace of a router between nodes, which this machine is connected with. All processes are killed when
+//! network namespace of a router between the nodes, to which this machine is connected. All processes are killed when
 //! their owner exits. The network and all mounts are in namespaces, which the kernel removes with their last process;
 //! the keeper removes cgroups and folders.
 

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::http;
 
-/// Maximum duration of a request. A longer one has failed.
+/// Maximum duration of a request; one that takes longer counts as failed.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Interval at which the results are read while they are waited for.

@@ -103,7 +103,7 @@ The cluster keeps running; try it in another terminal:
   kubectl create service loadbalancer web --tcp=80:8080
   kubectl get services,nodes --output=wide
 
-AWS listens at {} for `aws --endpoint-url`, region {}, with any credentials.
+The simulated AWS is at {}: use `aws --endpoint-url` with it, region {} and any credentials.
 The manager's log: {}
 Ctrl-C ends it and leaves nothing behind.",
         bed.cluster.kubeconfig(Identity::Admin)?.display(),

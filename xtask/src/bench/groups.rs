@@ -1,5 +1,5 @@
-//! Groups of scenarios that share a kind of cluster. Each group is measured with one manager after the other, except
-//! endpoint-lag, in which the managers take turns.
+//! Groups of scenarios that share a kind of cluster. Each group measures one manager completely before the next one.
+//! Only endpoint-lag alternates between the managers, in short blocks.
 
 use anyhow::Result;
 
@@ -64,7 +64,7 @@ impl Groups<'_> {
         self.chosen.contains(&scenario)
     }
 
-    /// Returns the managers in the order of all runs and modes; the names begin with `kind`.
+    /// Returns each manager for each run and mode, in the order of measurement. The names of logs begin with `kind`.
     fn turns(&self, kind: &str) -> Vec<Turn> {
         let mut turns = Vec::new();
         for run in 1..=self.arguments.runs {
@@ -177,7 +177,7 @@ impl Groups<'_> {
         }
     }
 
-    /// Measures among many pods: without volumes first, then on a cluster in which half of the pods have one.
+    /// Measures managers in clusters with many pods: first without volumes, then half of the pods have one.
     async fn many_pods(&mut self) {
         for managers in [vec![ControllerSet::Workloads, ControllerSet::All], vec![ControllerSet::Volumes]] {
             let managers: Vec<ControllerSet> = managers

@@ -81,7 +81,7 @@ fn app(name: &str, pods: u32) -> App {
     App { namespace: NAMESPACE.into(), name: name.into(), replicas: pods }
 }
 
-/// Measures all cases in one mode, with each of the managers in turn.
+/// Measures all cases in one mode; alternates between the managers, in short blocks.
 pub async fn measure(
     binaries: &Binaries,
     subjects: &[Subject],

@@ -125,7 +125,7 @@ impl ManyKinds {
             self.until("garbage exists", is_deleted).await.with_context(|| manager.last_lines())?;
         }
         manager.until_at_rest().await?;
-        eprintln!("  memory: {} s without work", idle.as_secs());
+        eprintln!("  idle period of {} s, to measure memory", idle.as_secs());
         sleep(idle).await;
         let to = manager.mark()?;
         let requests = manager.requests_since(&manager.initial)?;

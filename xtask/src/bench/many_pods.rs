@@ -200,7 +200,7 @@ async fn run_scenario(
     let start = Measurement::new((subject, mode, cold_start), Some(seconds), (&manager.initial, &to), requests);
 
     manager.until_quiet().await?;
-    eprintln!("  memory: {} s without work", idle.as_secs());
+    eprintln!("  idle period of {} s, to measure memory", idle.as_secs());
     let from = manager.mark()?;
     sleep(idle).await;
     let to = manager.mark()?;

@@ -84,7 +84,7 @@ impl Bench<'_> {
     }
 
     async fn idle(&self, scenario: Scenario) -> Result<Measurement> {
-        eprintln!("  {}: {} s without work", scenario.name(), self.size.idle.as_secs());
+        eprintln!("  {}: idle period of {} s", scenario.name(), self.size.idle.as_secs());
         let from = self.manager.mark()?;
         sleep(self.size.idle).await;
         let to = self.manager.mark()?;

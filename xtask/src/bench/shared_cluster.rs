@@ -127,7 +127,7 @@ impl ManagerRun<'_> {
                 Some(start.elapsed())
             }
             _ => {
-                eprintln!("  {}: {} s without work", about.2.name(), self.size.idle.as_secs());
+                eprintln!("  {}: idle period of {} s", about.2.name(), self.size.idle.as_secs());
                 sleep(self.size.idle).await;
                 None
             }

@@ -75,8 +75,8 @@ pub fn decide(is_selected: bool) -> Result<Decision> {
     Ok(decision(&Facts { is_required: is_selected || is_set, may_build: is_set, is_built, missing }))
 }
 
-/// Returns the missing requirements of this machine. A user's trials run with sudo, which must not ask for a password:
-/// tests often run unattended.
+/// Returns the missing requirements of this machine. For a user other than root, the steps that need root rights are
+/// tried with sudo, which must not ask for a password: tests often run unattended.
 fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
     if root::is_root() {
         return requirements::missing(programs, demand);

@@ -35,7 +35,7 @@ pub enum Request {
 pub struct Wanted {
     pub spec: Arc<LoadBalancerSpec>,
     pub targeting: Targeting,
-    /// `None` if the load balancer needs endpoints, which are not watched.
+    /// `None` if the load balancer needs endpoints, but this process does not watch them.
     pub targets: Option<Targets>,
 }
 
@@ -101,7 +101,7 @@ pub enum Action<'a> {
     DeleteWithoutFinalizer,
     /// Delete the load balancer, then remove the finalizer.
     CleanUp { clear_status: bool },
-    /// Report that the request needs endpoints, which are not watched.
+    /// Report that the request needs endpoints, but this process does not watch them.
     RejectUnwatched,
     /// Update the targets of a load balancer whose last valid request is unknown.
     Follow(&'a Follow),

@@ -57,7 +57,8 @@ impl PodCondition {
     }
 }
 
-/// Marks endpoints as ready whose pods wait only for gates that begin with `prefix`.
+/// Marks an endpoint as ready if its pod's containers are ready, and the pod waits only for readiness gates whose names
+/// begin with `prefix`.
 pub fn admit_waiting(endpoints: &mut [EndpointTarget], pod: impl Fn(&PodRef) -> Option<Arc<GatedPod>>, prefix: &str) {
     for endpoint in endpoints.iter_mut().filter(|endpoint| !endpoint.ready && !endpoint.terminating) {
         let Some(reference) = &endpoint.pod else { continue };

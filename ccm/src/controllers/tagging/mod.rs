@@ -2,7 +2,7 @@
 //! instances of deleted Nodes.
 //!
 //! A label on each Node contains a checksum of its instance's tags, so that a restart with the same tags makes no
-//! calls. New Nodes are processed in batches, with one call of the provider. Follows upstream cloud-provider-aws,
+//! calls. New Nodes are processed in batches, with one call to the provider. Follows upstream cloud-provider-aws,
 //! pkg/controllers/tagging.
 
 mod metrics;

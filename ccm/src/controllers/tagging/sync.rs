@@ -163,7 +163,7 @@ impl Reconcile for Tagger {
 }
 
 impl Tagger {
-    /// Tags the instances of Nodes without a current checksum, in one call of the provider. Returns true if a retry is
+    /// Tags the instances of Nodes without a current checksum, in one call to the provider. Returns true if a retry is
     /// needed.
     async fn tag(&self) -> bool {
         let keys: Vec<ObjectKey> = self.pending.work().tag.keys().cloned().collect();

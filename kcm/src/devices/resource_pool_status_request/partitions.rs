@@ -24,7 +24,7 @@ struct GroupedDevice {
 /// The use of a pool's devices by claims.
 #[derive(Debug, Default)]
 pub struct PoolUse {
-    /// Devices that are allocated to a claim.
+    /// Devices that are allocated to a claim without admin access.
     pub devices: BTreeSet<Str>,
     /// Consumed shared capacities.
     pub consumed: Counters,

@@ -52,7 +52,8 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// Returns the pods that use a claim and have not ended.
+    /// Returns the pods that still use the volumes of a claim: neither finished, nor being deleted without a running
+    /// container.
     pub fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
         active_users(self.pods.by_index(&pods_by_claim(), using_claim(&claim.namespace, &claim.name)), claim)
     }
@@ -63,7 +64,7 @@ impl Binder {
     }
 }
 
-/// Returns those of the pods that use a claim and have not ended.
+/// Returns those of the pods that still use the volumes of a claim, as in [`Binder::pods_using`].
 pub fn active_users(mut pods: Vec<Arc<Pod>>, claim: &ObjectKey) -> Vec<Arc<Pod>> {
     let uses = |pod: &Pod| {
         let volumes = pod.volumes.as_deref().map_or(&[][..], |volumes| volumes.of_claim(&claim.name));

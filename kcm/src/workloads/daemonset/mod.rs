@@ -39,7 +39,7 @@ const COMPONENT: &str = "daemonset-controller";
 
 /// Shortest time between two reconciles for changes of pods that only change counts in the status.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of [`STATUS_WINDOW`], reached while many pods change.
+/// Maximum of that time, which doubles from [`STATUS_WINDOW`] while pods keep changing.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(800);
 
 /// The controller.

@@ -35,7 +35,7 @@ const COMPONENT: &str = "deployment-controller";
 
 /// Shortest time between two reconciles for changes of only the statuses of the Deployment and its ReplicaSets.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of [`STATUS_WINDOW`], reached while they keep changing.
+/// Maximum of that time, which doubles from [`STATUS_WINDOW`] while the statuses keep changing.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(200);
 
 /// The controller.

@@ -35,7 +35,7 @@ const COMPONENT: &str = "controllermanager";
 
 /// Minimum time over which changes of pods are coalesced if they cannot lower the number of allowed disruptions.
 const STATUS_WINDOW: Duration = Duration::from_millis(50);
-/// Maximum of [`STATUS_WINDOW`], reached while many pods change.
+/// Maximum of that time, which doubles from [`STATUS_WINDOW`] while pods keep changing.
 const MAX_STATUS_WINDOW: Duration = Duration::from_millis(400);
 
 /// The controller.

@@ -63,7 +63,8 @@ pub struct JobState {
     /// Failures since the last success.
     pub backoff: Backoff,
     /// The condition that announces the Job's end ([`FAILURE_TARGET`] or [`SUCCESS_CRITERIA_MET`]), or [`FAILED`] once
-    /// the status announces a failure; otherwise `None`. [`View::outcome`] adds the success of reached completions.
+    /// the status announces a failure; otherwise `None`. [`View::outcome`] also sets [`SUCCESS_CRITERIA_MET`]
+    /// once enough pods have succeeded and none is active.
     pub verdict: Option<Condition>,
     /// Time until the Job's deadline.
     pub deadline_in: Option<SignedDuration>,

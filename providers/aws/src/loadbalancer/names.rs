@@ -183,7 +183,8 @@ pub(crate) fn resource_id_of_another<'a>(tags: &'a Tags, id: &LoadBalancerId) ->
     (service != id.to_string()).then_some(resource)
 }
 
-/// Returns the name of a Service's own security group, the same in both upstreams.
+/// Returns the name of a Service's own security group, the same as in cloud-provider-aws and in the AWS Load Balancer
+/// Controller.
 pub(crate) fn security_group(id: &LoadBalancerId) -> String {
     hashed(id, &id.name, &[&id.cluster, &id.name, &id.namespace, &id.uid])
 }

@@ -28,7 +28,8 @@ pub(crate) fn names_another(tags: &Tags, cluster: &ClusterTags) -> bool {
 
 /// Returns true if a security group is the one that all load balancers of the cluster with this name share.
 ///
-/// A Service can put any tag on its own security group, so a group with the tags of a Service is never the shared one.
+/// Other controllers let a Service put any tag on its own security group. Therefore, a group with the tags of a Service
+/// is never the shared one.
 pub(crate) fn is_backend(tags: &Tags, cluster: &ClusterTags, name: &str) -> bool {
     let shared = tags.get(BACKEND).is_some_and(|value| value == name);
     let own = cluster.id.is_empty() || is_certain(tags, cluster);
@@ -55,7 +56,8 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Returns the Service of this cluster that the tags of either upstream or of this provider name.
+    /// Returns the Service of this cluster that tags name: those of cloud-provider-aws, of the AWS Load Balancer
+    /// Controller or of this provider.
     pub(crate) fn of(tags: &Tags, cluster: &ClusterTags, cluster_name: &str) -> Option<Self> {
         if !cluster.id.is_empty() && names_another(tags, cluster) && !tags.contains_key(&cluster.key()) {
             return None;

@@ -30,7 +30,7 @@ fn main() -> std::process::ExitCode {
         workloads::replicaset::{
             pods_are_created_and_reported, deleted_pods_are_replaced, replicaset_scales_up_and_down,
             quota_is_reported_until_it_is_deleted, replicaset_of_six_hundred_pods_is_created_and_deleted,
-            long_names_leave_room_for_suffixes, set_being_deleted_creates_and_adopts_nothing,
+            pods_of_a_set_with_the_longest_name_have_it_as_prefix, set_being_deleted_creates_and_adopts_nothing,
             overlapping_sets_keep_their_own_pods, status_follows_labels_of_the_template,
         },
         workloads::replicaset_pods::{

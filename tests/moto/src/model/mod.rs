@@ -85,8 +85,8 @@ impl Model {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
-    /// many later responses omit some or all of its tags. 0 ends all delays.
+    /// Delays the visibility of each resource that is created from now on. The first `reads` responses that should
+    /// contain it omit it; as many later ones omit some or all of its tags. 0 ends all delays.
     pub(crate) fn delay_visibility(&self, reads: u64) {
         self.state().visibility.set(reads);
     }

@@ -20,7 +20,7 @@ pub(super) fn action(headers: &HeaderMap) -> Option<&str> {
 }
 
 impl Shared {
-    /// Responds to a call of ACM; an error closes the connection.
+    /// Responds to a call to ACM; an error closes the connection.
     pub(super) async fn respond_json(
         &self,
         action: String,

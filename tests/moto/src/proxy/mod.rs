@@ -147,7 +147,8 @@ impl Proxy {
         state.hidden.clear();
     }
 
-    /// Returns the number of calls that a fault was applied to. A test of a fault should check that it is not 0.
+    /// Returns the number of calls to which an armed fault was applied. A test of a fault should check, before it calls
+    /// [`Proxy::disarm`], that the number is not 0.
     pub fn faults_applied(&self) -> u64 {
         self.state().armed.applied()
     }
@@ -241,8 +242,8 @@ impl Proxy {
         self.shared.reachability.clone()
     }
 
-    /// Makes the first `reads` responses that should contain a resource omit it, if it is created from now on, and as
-    /// many later responses omit some or all of its tags. 0 ends all delays.
+    /// Delays the visibility of each resource that is created from now on. The first `reads` responses that should
+    /// contain it omit it; as many later ones omit some or all of its tags. 0 ends all delays.
     pub fn delay_visibility(&self, reads: u64) {
         self.shared.model.delay_visibility(reads);
     }

@@ -45,7 +45,7 @@ async fn check_no_resources(moto: &Moto) -> Result<()> {
     Ok(())
 }
 
-/// The Service is deleted before any of its resources is visible to the next process.
+/// The Service is deleted before the resource that was created last is visible to the next process.
 pub async fn deletion_finds_what_an_earlier_process_created_last(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -44,8 +44,8 @@ pub async fn creations_share_their_reads(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// Another client deletes the listener and sets an attribute during the creation, which ends without a deletion. The
-/// next check for drift reverts both.
+/// Another client deletes the listener and sets an attribute during the creation. The provider finishes the creation
+/// without deleting anything, and reverts both changes in the next check for drift.
 pub async fn change_during_a_creation_is_reverted_by_the_next_check(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -66,7 +66,8 @@ pub async fn stack_of_the_controller_survives_the_cleanup_of_its_service(_: Spac
     Ok(())
 }
 
-/// Returns the name that both upstreams and this provider give to the security group of a Service.
+/// Returns the name of a Service's security group, which is the same in cloud-provider-aws, the AWS Load Balancer
+/// Controller and this provider.
 async fn name_of_security_group(one: &LoadBalancerSpec) -> Result<String> {
     let moto = Moto::start(CLUSTER).await?;
     settle(&moto, &*new_process(&moto).await?, one, &targets(&moto.run(1).await?)).await?;
@@ -143,7 +144,8 @@ pub async fn node_rules_have_no_tags_or_descriptions_of_the_aws_load_balancer_co
     delete(&*balancers, &one.id).await
 }
 
-/// AWS returns another Service's load balancer of the same name as created: the provider refuses and keeps it.
+/// AWS responds to a creation with another Service's load balancer, which has the requested name: `ensure` fails, and
+/// that load balancer is kept.
 pub async fn load_balancer_of_the_same_name_stays_with_its_service(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
@@ -261,8 +263,8 @@ pub async fn published_policy_is_enough(_: Space) -> Result<()> {
     Ok(())
 }
 
-/// The nodes' only group has no tag, so that its rules may not be changed: that is a warning, and the load balancer is
-/// still created.
+/// The nodes' only security group has no tag, so its rules must not be changed: `ensure` returns a warning, and still
+/// creates the load balancer.
 pub async fn untagged_security_group_of_nodes_is_only_a_warning(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

@@ -157,7 +157,7 @@ pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<(
     Ok(())
 }
 
-/// The interface of a new pod is visible a moment after the pod, whose target gets traffic soon after. The addresses of
+/// The interface of a new pod becomes visible later than the pod. The pod is reached soon after that. Addresses of
 /// other networks are never looked up.
 pub async fn pod_is_reached_soon_after_its_interface_is_visible(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

@@ -113,7 +113,7 @@ pub async fn new_nodes_are_reached_while_their_service_is_invalid_or_refused(_: 
                 changed.source_ranges.clear();
                 next.follow_targets(&changed, &targets(&instances)).await.with_context(|| at.clone())?;
             } else {
-                // Subnets are chosen before anything is changed.
+                // There is no such subnet: `ensure` fails, and only updates the existing load balancer's targets.
                 changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
                 let refused = next.ensure(&changed, &targets(&instances)).await;
                 ensure!(refused.is_err(), "{at}: {refused:?}");
@@ -189,7 +189,7 @@ pub async fn new_nodes_are_reached_by_both_load_balancers_during_a_replacement(_
     moto.proxy.delay_provisioning(1_000_000);
     let new = LoadBalancerSpec { id: old.id.clone(), ..spec(1, &[("scheme", "internet-facing")]) };
     let mut refused = new.clone();
-    // Subnets are chosen before anything is changed.
+    // There is no such subnet: `ensure` fails, and only updates the existing load balancer's targets.
     refused.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
     for (wanted, nodes) in [(&new, &instances[..1]), (&new, &instances[..2]), (&refused, &instances[..])] {
         let ensured = balancers.ensure(wanted, &targets(nodes)).await;

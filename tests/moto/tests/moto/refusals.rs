@@ -222,7 +222,7 @@ pub async fn refused_opening_is_repeated_while_another_change_is_refused(_: Spac
         let (balancers, one) = (new_process(&moto).await?, spec(1, annotations));
         settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
         let mut changed = one.clone();
-        // Subnets are chosen before anything is changed.
+        // There is no such subnet: `ensure` fails, and only updates the existing load balancer's targets.
         changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
         moto.proxy.arm(Fault::always("AuthorizeSecurityGroupIngress", Effect::refused("UnauthorizedOperation", "no")));
         for _ in 0..2 {
@@ -283,9 +283,9 @@ pub async fn old_state_serves_while_a_quota_has_no_room_for_a_change(_: Space) -
     delete(&*balancers, &one.id).await
 }
 
-/// A load balancer without security groups has no rule for clients, because AWS refused all, and then AWS refuses a
-/// change of the Service each time: nodes that join are registered, and those that leave are deregistered, without
-/// another attempt for the change.
+/// A load balancer without security groups has no rule for clients, because AWS has refused all. Then each `ensure`
+/// with a change of the Service fails. Nodes that join are still registered, and those that leave are deregistered:
+/// `set_targets` does not depend on the change.
 pub async fn nodes_of_closed_groups_are_registered_while_another_change_is_refused(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     moto.proxy.ignore_reachability("AWS refuses to open the security group of nodes");
@@ -294,7 +294,7 @@ pub async fn nodes_of_closed_groups_are_registered_while_another_change_is_refus
     moto.proxy.arm(Fault::always("AuthorizeSecurityGroupIngress", Effect::refused("UnauthorizedOperation", "no")));
     settled(&*balancers, &one, &targets(&instances[..1])).await?;
     let mut changed = one.clone();
-    // Subnets are chosen before anything is changed.
+    // There is no such subnet: `ensure` fails, and only updates the existing load balancer's targets.
     changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
     let failed = balancers.ensure(&changed, &targets(&instances[..1])).await;
     ensure!(failed.is_err(), "{failed:?}");
@@ -382,7 +382,7 @@ pub async fn refused_targets_are_left_out_of_later_changes(_: Space) -> Result<(
     let instances = moto.run(4).await?;
     let (one, all) = (spec(1, &[]), targets(&instances));
     let mut changed = one.clone();
-    // Subnets are chosen before anything is changed.
+    // There is no such subnet: `ensure` fails, and only updates the existing load balancer's targets.
     changed.annotations.insert(format!("{PREFIX}subnets"), "subnet-none".into());
     let mut invalid = one.clone();
     invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());

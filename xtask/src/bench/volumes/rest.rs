@@ -60,7 +60,7 @@ impl ClaimsAtRest {
         let measured = async {
             manager.until_leader(&self.client).await?;
             manager.until_quiet().await?;
-            eprintln!("  {}: {} s without work", Scenario::ClaimsAtRest.name(), idle.as_secs());
+            eprintln!("  {}: idle period of {} s", Scenario::ClaimsAtRest.name(), idle.as_secs());
             let from = manager.mark()?;
             sleep(idle).await;
             let to = manager.mark()?;

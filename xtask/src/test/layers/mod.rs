@@ -116,7 +116,7 @@ fn imports_between_files_have_no_cycle() {
         for cycle in cycles::cycles(&read(files), &read(heads)) {
             let _ = writeln!(
                 text,
-                "{}: cycle of imports between {}: move what they share below",
+                "{}: cycle of imports between {}: move the shared items to a module that all of them import",
                 layers.folder,
                 cycle.join(", ")
             );

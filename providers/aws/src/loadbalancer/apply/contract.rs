@@ -84,7 +84,8 @@ impl LoadBalancers for Balancers {
         let mut state = self.states.lock(&spec.id).await;
         state.forget_created();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
-        // The caller creates a missing load balancer. A refusal does not mean that the Service is invalid.
+        // `NotFound` is returned unchanged: the caller then calls `ensure`. What AWS refused is retried, because the
+        // Service may be valid.
         self.set_all_targets(spec, &work, &mut state).await.map_err(refusal_to_retryable)
     }
 
@@ -193,7 +194,7 @@ impl Balancers {
         updated.and(groups)?;
         if state.refusals.is_new(Instant::now()) {
             // The caller continues with `ensure`, which reports the refusal and is repeated.
-            let message = "AWS refused a target, or to open its security group";
+            let message = "AWS refused to register a target or to open its security group";
             return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));
         }
         Ok(())

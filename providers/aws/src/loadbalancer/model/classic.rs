@@ -35,7 +35,7 @@ pub(crate) enum Stage {
 pub(crate) fn stage(requested: Option<Duration>, network: bool, replaced: Option<u64>, now: u64) -> Stage {
     let Some(time) = requested else { return if network { Stage::Both } else { Stage::Keep } };
     let Some(replaced) = replaced else { return Stage::Prepare };
-    // A clock that was set back must not shorten the time.
+    // A clock that was set back must not extend the time beyond the requested one.
     let left = replaced.saturating_add(time.as_secs()).saturating_sub(now);
     match left {
         0 => Stage::Delete,
@@ -124,8 +124,10 @@ pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Opti
     let Some(classic) = classic else {
         return match (&settings.classic_only, network) {
             (Some(error), _) => with(PlannedChange::Refused, error.message.clone()),
-            (None, Some(name)) => with(PlannedChange::Kept, format!("the Network Load Balancer {name} has its tags")),
-            (None, None) => with(PlannedChange::Created, "there is no load balancer with its tags".to_owned()),
+            (None, Some(name)) => {
+                with(PlannedChange::Kept, format!("the Network Load Balancer {name} has the Service's tags"))
+            }
+            (None, None) => with(PlannedChange::Created, "no load balancer has the Service's tags".to_owned()),
         };
     };
     let stage = stage(settings.replace_classic, network.is_some(), classic.replaced(), now);

@@ -457,8 +457,8 @@ mod tests {
     const STACK: [(&str, &str); 2] =
         [("service.k8s.aws/stack", "default/web"), ("elbv2.k8s.aws/cluster", "kubernetes")];
 
-    /// Returns a listing of a load balancer and a security group with these tags; both upstreams give the security
-    /// group the same name.
+    /// Returns a listing of a load balancer and a security group with these tags. The security group has the name that
+    /// cloud-provider-aws and the AWS Load Balancer Controller give it.
     fn listing(balancer: &[(&str, &str)], group: &[(&str, &str)], name: &str) -> Listing {
         let group = ListedGroup { id: "sg-1".into(), name: names::security_group(&samples::id()), tags: tags(group) };
         Listing {

@@ -1,4 +1,5 @@
-//! The desired stack: subnets, names, tags and targets, and the resources of either upstream that are kept.
+//! The desired stack: subnets, names, tags and targets, and the kept resources of cloud-provider-aws and of the AWS
+//! Load Balancer Controller.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -211,8 +212,8 @@ fn targets_are_the_ready_pods_of_the_port_and_family() {
     assert_eq!(found(true), ["fd00::1".to_owned()].into());
 }
 
-/// Load balancers of either upstream are adopted in place: nothing is created or deleted, and tags name the owner
-/// afterwards.
+/// Load balancers of cloud-provider-aws and of the AWS Load Balancer Controller are adopted in place: nothing is
+/// created or deleted, and tags name the owner afterwards.
 #[test]
 fn load_balancer_of_either_upstream_is_adopted() {
     for (kind, foreign) in [("nlb", "made-by-cloud-provider"), ("external", "made-by-the-controller")] {

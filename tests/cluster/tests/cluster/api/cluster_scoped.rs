@@ -38,7 +38,7 @@ fn resources(role: &ClusterRole) -> Vec<String> {
     role.rules.iter().flatten().flat_map(|rule| rule.resources.clone().unwrap_or_default()).collect()
 }
 
-/// Returns a role that roles with a selector for `key` aggregate.
+/// Returns a role that is aggregated into roles that select the label `key`.
 fn part(name: &str, key: &str, resource: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {key: "true"}},

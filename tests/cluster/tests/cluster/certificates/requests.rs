@@ -107,7 +107,7 @@ async fn joining_node(space: &Space) -> Result<Api<CertificateSigningRequest>> {
     Ok(Api::all(space.bed.cluster.client(user).await?))
 }
 
-/// Checks that a node's client certificate is approved and signed, without the UID in its request.
+/// Checks that a node's client certificate is approved and signed, and lacks the UID that the request contains.
 async fn check_client_certificate(
     space: &Space,
     all: &Api<CertificateSigningRequest>,

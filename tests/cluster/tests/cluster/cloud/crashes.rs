@@ -125,13 +125,13 @@ enum RunFault {
     Nothing,
     /// A fault of a write.
     Write(Rule),
-    /// A crash of the process during a call of the cloud.
+    /// A crash of the process during a call to the cloud.
     Crash(Fault),
     /// A fault of the cloud.
     Cloud(Fault),
 }
 
-/// Runs ccm repeatedly, each process until it crashes or, if `crashes_in_a_call`, until a call of the cloud hangs.
+/// Runs ccm repeatedly, each process until it crashes or, if `crashes_in_a_call`, until a call to the cloud hangs.
 async fn run_until_crash(
     scenario: &Scenario,
     cloud: &CloudBed,
@@ -242,7 +242,7 @@ fn crash_at_write(scenario: &Scenario, n: usize, effect: Effect) -> (String, Run
     (what, RunFault::Write(Rule::new(Call::is_object_write, effect).nth(n)), n <= scenario.writes)
 }
 
-/// Returns crashes in the n-th call of the cloud: before its execution and, if it changes something, also after it.
+/// Returns crashes in the n-th call to the cloud: before its execution and, if it changes something, also after it.
 fn crash_in_call(scenario: &Scenario, n: u64) -> Vec<(String, RunFault, bool)> {
     let (pattern, certain) = scenario.calls;
     let before = CloudEffect::Latency { millis: 24 * 60 * 60 * 1000 };
@@ -275,7 +275,7 @@ async fn crash_everywhere(scenario: &Scenario) -> Result<()> {
     .await
 }
 
-/// Runs the scenario with each kind of failure at each write, and at each call of the cloud, that occurs in every run.
+/// Runs the scenario with each kind of failure at each write, and at each call to the cloud, that occurs in every run.
 async fn fail_each_way(scenario: &Scenario) -> Result<()> {
     run_with_each_fault(scenario, |writes, _| {
         let writes = (1..=writes.min(scenario.writes)).flat_map(|n| {

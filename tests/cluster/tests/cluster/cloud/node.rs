@@ -212,7 +212,7 @@ async fn initialize_despite_cloud_fault(cloud: &CloudBed, name: &str, fault: Fau
     Ok(())
 }
 
-/// Initializes a node although the first manager crashes during a call of the cloud.
+/// Initializes a node although the first manager crashes during a call to the cloud.
 async fn initialize_despite_crash(cloud: &CloudBed, name: &str, nth: u64) -> Result<()> {
     let operation = Pattern::One(Operation::DescribeInstance);
     cloud.cloud.add_fault(Fault::at(operation, nth, CloudEffect::Latency { millis: 3_600_000 }).about(name))?;
@@ -296,10 +296,10 @@ pub async fn five_hundred_nodes_are_initialized(_: Space) -> Result<()> {
     .await?;
     let took = begun.elapsed();
     let calls = cloud.cloud.calls(Operation::DescribeInstances).calls;
-    println!("{NODES} nodes were initialized in {:.1} s with {calls} calls of the cloud", took.as_secs_f64());
+    println!("{NODES} nodes were initialized in {:.1} s with {calls} calls to the cloud", took.as_secs_f64());
     // Instances are requested together, one call after a window of 50 ms; on a slow machine, few are in one window.
     let windows = u64::try_from(took.as_millis() / 50)?;
-    ensure!(calls <= 60 + windows / 2, "{calls} calls of the cloud for {NODES} nodes in {took:?}");
+    ensure!(calls <= 60 + windows / 2, "{calls} calls to the cloud for {NODES} nodes in {took:?}");
     let writes = faults.count(Call::is_object_write);
     ensure!(writes <= 2 * NODES, "{writes} writes for {NODES} nodes");
     let node: Value = serde_json::to_value(until_initialized(&cloud, &names[NODES / 2]).await?)?;

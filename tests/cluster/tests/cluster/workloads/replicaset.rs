@@ -166,7 +166,7 @@ pub async fn replicaset_of_six_hundred_pods_is_created_and_deleted(space: Space)
     Ok(())
 }
 
-pub async fn long_names_leave_room_for_suffixes(space: Space) -> Result<()> {
+pub async fn pods_of_a_set_with_the_longest_name_have_it_as_prefix(space: Space) -> Result<()> {
     let _manager = Manager::start(&space, &Faults::default()).await?;
     // 253 characters, the maximum length of a name. The host name of a pod is truncated.
     let name = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");

@@ -183,8 +183,8 @@ impl SharedBed {
         ])
     }
 
-    /// Prepares the way back to cloud-provider-aws: without the cluster's tag, it does not delete the security group
-    /// that the load balancers of ccm share, and does not wait until others leave the group. Returns the group.
+    /// Prepares the move back to cloud-provider-aws: without the cluster's tag, it does not delete the security group
+    /// that the load balancers of ccm share, and does not wait until no other load balancer uses it. Returns the group.
     pub async fn release_shared_group(&self) -> Result<String> {
         let aws = &self.aws.moto.aws;
         let filter = [("Filter.1.Name", "tag-key"), ("Filter.1.Value.1", "kubernetes.io/load-balancer-backend")];
@@ -195,7 +195,8 @@ impl SharedBed {
         Ok(group)
     }
 
-    /// Ends the way back: deletes the security group, and the rules of nodes' groups that reference it.
+    /// Completes the move back to cloud-provider-aws: deletes the security group that the load balancers of ccm shared,
+    /// and the rules of nodes' groups that reference it.
     pub async fn delete_shared_group(&self, group: &str) -> Result<()> {
         let aws = &self.aws.moto.aws;
         for rule in aws.list(Service::Ec2, "DescribeSecurityGroupRules", &[], "securityGroupRuleSet").await? {

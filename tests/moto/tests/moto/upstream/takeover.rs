@@ -255,7 +255,7 @@ async fn move_from_controller(bed: &SharedBed) -> Result<()> {
     move_back_to_controller(bed, &empty, (&taken, &addresses)).await
 }
 
-/// The way back: ccm has exited, and the controller serves Services again.
+/// The move back to the controller: ccm has exited, and the controller reconciles Services again.
 async fn move_back_to_controller(
     bed: &SharedBed,
     empty: &Account,
@@ -288,7 +288,7 @@ async fn move_back_to_controller(
     check_same_parts(taken, &left_alone).context("next to a ccm for other Services")?;
     let finalizers = bed.services.get("web").await?.finalizers().to_vec();
     ensure!(finalizers.iter().any(|one| one == FINALIZER), "ccm released a Service of the controller: {finalizers:?}");
-    // The last step of the way back: the finalizer of ccm is removed manually.
+    // The last step of the move back: the finalizer of ccm is removed manually.
     bed.patch("web", json!({"metadata": {"finalizers": [CONTROLLER_FINALIZER]}})).await?;
     bed.delete(&["web"]).await?;
     until_nothing_is_left(bed, empty).await?;

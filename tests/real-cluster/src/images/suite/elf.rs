@@ -3,8 +3,8 @@
 /// The type of the program header that names the interpreter, which loads shared libraries.
 const INTERPRETER: u32 = 3;
 
-/// Returns true if a 64-bit little-endian program needs no shared library: it has program headers, none of which names
-/// an interpreter. Other files are not static programs.
+/// Returns true if no program header of a 64-bit little-endian ELF file names an interpreter; false for malformed files
+/// and other formats.
 pub(super) fn is_static(program: &[u8]) -> bool {
     types(program).is_some_and(|types| !types.contains(&INTERPRETER))
 }
