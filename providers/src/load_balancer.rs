@@ -410,8 +410,8 @@ pub trait LoadBalancers: Send + Sync {
     async fn delete(&self, id: &LoadBalancerId) -> Result<Deletion, CloudError>;
 
     /// Deletes with the last known spec, otherwise as [`delete`](LoadBalancers::delete). For clouds in which the load
-    /// balancer's project or network would otherwise have to be searched for. `last` is `None` if this process has not
-    /// reconciled the Service before its deletion.
+    /// balancer's project or network would otherwise have to be searched for. `last` is the Service's request if it is
+    /// still valid, otherwise the last one that this process has reconciled; `None` if there is neither.
     ///
     /// The spec is a hint. The load balancer may have been created from an earlier one, so that the deletion must be
     /// complete without it.

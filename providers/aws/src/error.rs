@@ -136,8 +136,8 @@ const MISSING_PERMISSION: [&str; 3] = ["UnauthorizedOperation", "AccessDenied", 
 /// The start of an encoded text at the end of a message. It differs for each call, so it is cut off.
 const ENCODED_PREFIX: &str = "Encoded authorization failure message";
 
-/// Codes for a creation with a name that another resource already has, with the fix. A resource of the same owner would
-/// have been found by its tags before the creation, so a retry does not help.
+/// Codes for a creation with a name that another resource already has, each with the fix. A resource of the same owner
+/// would have been found by its tags before the creation, so a retry does not help.
 const TAKEN_NAMES: [(&str, &str); 3] = [
     (
         "InvalidGroup.Duplicate",

@@ -253,7 +253,7 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-/// A request without a response. It is counted when it is dropped, also together with its future after a timeout.
+/// A request without a response. It is counted when it is dropped; a timeout drops it with the future of the request.
 struct PendingRequest {
     metrics: RestClient,
     method: Method,

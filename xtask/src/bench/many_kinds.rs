@@ -1,4 +1,5 @@
-//! A start among hundreds of custom kinds, as on platforms with many operators, and the cost of watching them.
+//! A start in a cluster with hundreds of custom kinds, as on platforms with many operators, and the cost of watching
+//! them.
 //!
 //! Each kind has one object whose owner does not exist. Once all of these objects are deleted, the garbage collector
 //! has listed every kind, and the idle period begins. The managers run one after the other on the same API server,

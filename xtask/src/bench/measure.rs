@@ -19,9 +19,9 @@ pub enum Scenario {
     IdleEmpty,
     /// Nothing happens while the Deployments of `create` exist
     Idle,
-    /// A start among many pods, until the first new pod is created
+    /// The manager starts in a cluster with many pods, until the first new pod is created
     ColdStart,
-    /// Nothing happens among many pods
+    /// Nothing happens in a cluster with many pods
     Memory,
     /// Pods of one Service become unready and ready again, from one to a hundred a second, alone and under load
     EndpointLag,
@@ -41,9 +41,9 @@ pub enum Scenario {
     NodeLeases,
     /// All controllers while nothing happens in an empty cluster
     AllIdle,
-    /// All controllers: a start among many pods, until the first new pod is created
+    /// All controllers start in a cluster with many pods, until the first new pod is created
     AllColdStart,
-    /// All controllers while nothing happens among many pods
+    /// All controllers while nothing happens in a cluster with many pods
     AllMemory,
     /// Claims are created, until all of them and their volumes are bound
     VolumesProvision,
@@ -51,13 +51,13 @@ pub enum Scenario {
     VolumesAttach,
     /// A few pods at a time with a volume each: started, moved to another node, deleted
     VolumesMove,
-    /// The controllers of volumes while nothing happens among bound claims
+    /// The controllers of volumes while nothing happens in a cluster with many bound claims
     ClaimsAtRest,
-    /// All controllers: a start among many pods, half of which have a volume, until the first new pod is created
+    /// All controllers start in a cluster with many pods, half of which have a volume, until a new pod is created
     AllClaimsColdStart,
-    /// All controllers while nothing happens among many pods, half of which have a volume
+    /// All controllers while nothing happens in a cluster with many pods, half of which have a volume
     AllClaimsMemory,
-    /// All controllers: a start among many custom kinds, each of which has garbage to collect, and the time after it
+    /// All controllers start in a cluster with many custom kinds, each of which has garbage to collect, then run idle
     ManyKinds,
 }
 

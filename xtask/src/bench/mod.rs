@@ -91,7 +91,7 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
 
-    /// Number of pods in endpoint-churn and in the scenarios among many pods (memory, cold-start, all-memory,
+    /// Number of pods in endpoint-churn and in the scenarios with many pods (memory, cold-start, all-memory,
     /// all-cold-start and all-claims-…) [default: 20000, 50000 in endpoint-churn, or 1000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     pods: Option<u32>,

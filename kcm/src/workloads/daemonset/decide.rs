@@ -73,7 +73,7 @@ impl Revision<'_> {
         !self.hash.is_empty() && label(&pod.meta.labels, REVISION_HASH_LABEL) == Some(self.hash)
     }
 
-    /// Returns true if a pod is of this revision. Upstream: pkg/controller/daemon/util, IsPodUpdated.
+    /// Returns true if a pod has the template of this revision. Upstream: pkg/controller/daemon/util, IsPodUpdated.
     pub fn is_of(&self, pod: &Pod) -> bool {
         let by_generation = || {
             self.generation.is_some_and(|generation| {

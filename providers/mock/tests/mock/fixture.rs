@@ -44,7 +44,7 @@ impl MockFixture {
     }
 }
 
-/// Returns the owner of the load balancer of the same name in another cluster.
+/// Returns the owner of the load balancer with the same name in another cluster.
 fn foreign(id: &LoadBalancerId) -> LoadBalancerId {
     LoadBalancerId { cluster: OTHER_CLUSTER.into(), ..id.clone() }
 }

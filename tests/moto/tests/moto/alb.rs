@@ -48,7 +48,7 @@ pub async fn application_load_balancer_is_the_target_of_a_service(_: Space) -> R
             .ensure(wanted, &all)
             .await
             .err()
-            .with_context(|| format!("the load balancer is used, not refused with the fix {fix:?}"))?;
+            .with_context(|| format!("the load balancer is used; no error with the fix {fix:?}"))?;
         ensure!(error.message.contains(fix), "{error}");
         let forecast = balancers.forecast(wanted).await?;
         ensure!(forecast.change == PlannedChange::Refused && forecast.reasons[0].contains(fix), "{forecast:?}");

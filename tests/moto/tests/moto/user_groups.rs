@@ -179,7 +179,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     Ok(())
 }
 
-/// Each group that cannot be used is refused with the fix before anything changes; it is used once it is fixed.
+/// For a group that cannot be used, an error names the fix, and nothing changes. The group is used once it is fixed.
 pub async fn target_group_of_a_user_is_used_only_with_consent_and_if_it_fits(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);

@@ -60,7 +60,7 @@ impl Balancers {
     }
 }
 
-/// Returns the load balancer with a name or an ARN, or the fix.
+/// Returns the load balancer with a name or an ARN; if there is none that the Service can use, the fix.
 async fn find(session: &Session, alb: &Alb) -> Result<Result<elb::LoadBalancer, String>, CloudError> {
     let request = session.api.elb.describe_load_balancers();
     let request =

@@ -206,7 +206,7 @@ impl<'a> Reading<'a> {
         self.errors.push(CloudError::invalid_field(field, value, fix).message);
     }
 
-    /// Warns about a value without an effect, with the fix: upstream ignores it.
+    /// Warns about a value without an effect, and names the fix. It is no error, because upstream ignores such a value.
     pub(crate) fn warn_of_value(&mut self, suffix: &str, value: &str, fix: &str) {
         self.warnings.push(format!("annotation {PREFIX}{suffix} has no effect with the value {value:?}: {fix}"));
     }
