@@ -233,7 +233,7 @@ pub struct Owned {
     /// The cloud's names of the resources, for an operator's search.
     pub resources: Vec<String>,
     /// The tags or labels of the resources prove that they are this cluster's. Other resources may belong to another
-    /// cluster, so that they are only reported and never deleted.
+    /// cluster, so they are only reported and never deleted.
     pub certain: bool,
 }
 
@@ -413,7 +413,7 @@ pub trait LoadBalancers: Send + Sync {
     /// balancer's project or network would otherwise have to be searched for. `last` is the Service's request if it is
     /// still valid, otherwise the last one that this process has reconciled; `None` if there is neither.
     ///
-    /// The spec is a hint. The load balancer may have been created from an earlier one, so that the deletion must be
+    /// The spec is a hint. The load balancer may have been created from an earlier one, so the deletion must be
     /// complete without it.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ pub struct Port {
     pub app_protocol: Option<String>,
     /// The port for clients.
     pub port: u16,
-    /// The port on every node. `None`: none is allocated, so that only endpoints can be targets.
+    /// The port on every node. `None`: none is allocated, so only endpoints can be targets.
     pub node_port: Option<u16>,
     /// The port in the pods.
     pub target_port: TargetPort,

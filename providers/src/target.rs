@@ -73,7 +73,7 @@ pub struct Targets {
     pub endpoints: Arc<[EndpointTarget]>,
     /// The endpoints of each of [`LoadBalancerSpec::others`](crate::LoadBalancerSpec::others), by name.
     pub others: BTreeMap<String, Arc<[EndpointTarget]>>,
-    /// Some Nodes or EndpointSlices could not be decoded, so that the lists may lack targets. Providers add the listed
+    /// Some Nodes or EndpointSlices could not be decoded, so the lists may lack targets. Providers add the listed
     /// targets, and remove none.
     pub incomplete: bool,
 }

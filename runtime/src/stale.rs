@@ -1,4 +1,4 @@
-//! Stale records that a reconcile has read: the newest states of their objects cannot be decoded, so that the cache has
+//! Stale records that a reconcile has read: the newest states of their objects cannot be decoded, so the cache has
 //! only older ones.
 //!
 //! Nothing may be deleted because of a state that is known to be outdated. But it is not known which reads of a

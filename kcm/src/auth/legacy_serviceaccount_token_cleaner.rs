@@ -121,7 +121,7 @@ fn day_of(time: Timestamp) -> Date {
     time.to_zoned(TimeZone::UTC).date()
 }
 
-/// Returns true if the API server has recorded uses for at least `period`, so that a token without a recorded use is
+/// Returns true if the API server has recorded uses for at least `period`, so a token without a recorded use is
 /// unused. `since` is the day on which the recording began; `None` if it is not a day.
 fn is_tracked_for(since: &str, period: SignedDuration, now: Timestamp) -> Option<bool> {
     let first_full_day = day(since)?.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();

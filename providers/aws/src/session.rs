@@ -39,7 +39,7 @@ impl Sessions {
     pub(crate) async fn open(&self, config: &Config, credentials: Option<&Credentials>) -> Result<(), CloudError> {
         if self.0.get().is_none() {
             let session = open(config, credentials).await?;
-            // If two calls run concurrently, both have the same data, so that one result can be dropped.
+            // If two calls run concurrently, both have the same data, so one result can be dropped.
             let _ = self.0.set(Arc::new(session));
         }
         Ok(())

@@ -29,7 +29,7 @@ macro_rules! __cases {
             instances::instance_features_are_consistent,
             instances::describe_accepts_an_empty_request,
             instances::describe_returns_states_in_the_requested_order,
-            instances::describe_returns_all_fields_of_a_running_instance,
+            instances::describe_returns_id_and_addresses_of_a_running_instance,
             instances::describe_finds_the_same_instance_by_name_and_id,
             instances::describe_distinguishes_stopped_from_deleted_instances,
             instances::describe_reports_unknown_instances_as_gone,

@@ -180,7 +180,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Removes the fault of the `nth` change. Returns true if the provider made fewer changes, so that no further `nth`
+    /// Removes the fault of the `nth` change. Returns true if the provider made fewer changes, so no further `nth`
     /// has to be tried.
     pub async fn restore_after_fault(&self, nth: u64) -> Result<bool, Stop> {
         let is_missing = self.fixture.faults_applied().await == Some(0);

@@ -66,7 +66,7 @@ pub(crate) async fn describe_returns_states_in_the_requested_order(context: &Con
     Ok(())
 }
 
-pub(crate) async fn describe_returns_all_fields_of_a_running_instance(context: &Context<'_>) -> Result<(), Stop> {
+pub(crate) async fn describe_returns_id_and_addresses_of_a_running_instance(context: &Context<'_>) -> Result<(), Stop> {
     let requested = context.instance("node").await?;
     let state = describe_one(context, requested.clone()).await?;
     let instance = running(&state)?;
@@ -163,7 +163,7 @@ pub(crate) async fn describe_finds_an_instance_by_annotations(context: &Context<
     let prefixes = instances.instance_features().annotations;
     for key in annotations.keys() {
         let is_read = prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
-        ensure!(is_read, "{key} has none of the prefixes {prefixes:?}, so that no request contains it");
+        ensure!(is_read, "{key} has none of the prefixes {prefixes:?}, so no request contains it");
     }
     let expected = describe_one(context, instance.clone()).await?;
     let named = InstanceRef::named(context.unique_name("renamed"));

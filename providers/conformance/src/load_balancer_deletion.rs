@@ -105,9 +105,7 @@ pub(crate) async fn partial_load_balancer_is_listed_and_deleted(context: &Contex
         }
     }
     if partial == 0 {
-        return Err(Stop::Skip(
-            "a load balancer of this cloud is created by one call, so that it is never partial".into(),
-        ));
+        return Err(Stop::Skip("a load balancer of this cloud is created by one call, so it is never partial".into()));
     }
     Ok(())
 }
@@ -165,7 +163,7 @@ pub(crate) async fn leaked_resources_are_collected_and_those_of_a_successor_kept
     );
     if !leaked.certain {
         return Err(Stop::Skip(
-            "resources of this cloud may belong to another cluster, so that they are never collected".into(),
+            "resources of this cloud may belong to another cluster, so they are never collected".into(),
         ));
     }
     context.collect(leaked).await?;

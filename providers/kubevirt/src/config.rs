@@ -27,9 +27,9 @@ pub struct Config {
     pub namespace: Option<String>,
     /// Additional labels of created Services.
     pub infra_labels: BTreeMap<String, String>,
-    /// Load balancers; `None`: not supported, so that the controller does not start.
+    /// Load balancers; `None`: not supported, so the controller does not start.
     pub load_balancer: Option<LoadBalancerConfig>,
-    /// Nodes are virtual machines, so that the node controllers start.
+    /// Nodes are virtual machines, so the node controllers start.
     pub instances: bool,
     /// Nodes get the zone and region labels of the infrastructure node that their virtual machine runs on.
     pub zones: bool,

@@ -28,7 +28,7 @@ const MACHINE_KIND: &str = "VirtualMachineInstance";
 
 /// Returns the virtual machines that should receive traffic, and the names of nodes without a virtual machine.
 ///
-/// With the policy Local, the infrastructure has no health check of the tenant's nodes, so that only nodes with an
+/// With the policy Local, the infrastructure has no health check of the tenant's nodes, so only nodes with an
 /// endpoint are returned: with a ready one, or, while the Service has none, with one that still serves.
 pub(crate) fn target_machines(spec: &LoadBalancerSpec, targets: &Targets) -> (BTreeSet<String>, Vec<String>) {
     let hosts: Option<BTreeSet<&str>> = (spec.external_traffic_policy == TrafficPolicy::Local).then(|| {

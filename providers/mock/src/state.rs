@@ -128,7 +128,7 @@ impl State {
             self.instances.iter().find(|(_, record)| matches(record)).map(|(name, _)| name.clone())
         };
         if let Some(id) = &wanted.provider_id {
-            // IDs end with the name unless configured otherwise, so that the search is rarely needed.
+            // IDs end with the name unless configured otherwise, so the search is rarely needed.
             let last_part = id.rsplit('/').next().unwrap_or_default();
             return match self.instances.get(last_part) {
                 Some(record) if record.instance.provider_id == *id => Some(last_part.into()),

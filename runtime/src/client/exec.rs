@@ -161,7 +161,7 @@ impl Plugin {
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
         command.stdin(if is_interactive { Stdio::inherit() } else { Stdio::null() });
         if !is_interactive {
-            // The plugin reads nothing from the terminal, so that it may have a process group of its own.
+            // The plugin reads nothing from the terminal, so it may have a process group of its own.
             command.process_group(0);
         }
         Ok(Program { command, has_group: !is_interactive })
@@ -204,7 +204,7 @@ fn kill(child: &mut Child, has_group: bool) {
 fn finish(child: &mut Child, deadline: Instant) -> Result<(ExitStatus, Vec<u8>), Option<String>> {
     let stdout = child.stdout.take().ok_or_else(|| Some("it has no output".to_owned()))?;
     let (sender, receiver) = mpsc::channel();
-    // A process that the plugin has started may keep the output open, so that this thread may outlive the run.
+    // A process that the plugin has started may keep the output open, so this thread may outlive the run.
     thread::spawn(move || sender.send(read_all(stdout)));
     let output = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| None)?;
     let output = output.map_err(Some)?;

@@ -246,7 +246,7 @@ fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> 
     Ok(Source { config, ca_file, token_file, plugin: plugin.map(|exec| Arc::new(Plugin::new(exec))), proxy })
 }
 
-/// Returns true if a user has credentials of its own, so that its exec plugin is not used. Upstream: client-go
+/// Returns true if a user has credentials of its own, so its exec plugin is not used. Upstream: client-go
 /// plugin/pkg/client/auth/exec, UpdateTransportConfig.
 fn identifies_user(user: &AuthInfo) -> bool {
     user.token.is_some()

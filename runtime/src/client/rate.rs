@@ -116,7 +116,7 @@ impl Limit {
         // A caller that was served in the meantime has given its slot away.
         state.waiting.get_mut(turn)?;
         let (_, first) = state.waiting.pop()?;
-        // A caller that was dropped has left the list, so that there is a receiver.
+        // A caller that was dropped has left the list, so there is a receiver.
         let _ = first.served.send(slot);
         let waiter = state.waiting.get_mut(turn)?;
         waiter.slot = first.slot;

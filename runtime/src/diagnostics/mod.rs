@@ -111,7 +111,7 @@ impl Explainer {
     }
 }
 
-/// Serializes a report. Reports hold only texts and numbers, so that this cannot fail.
+/// Serializes a report. Reports hold only texts and numbers, so this cannot fail.
 fn json(report: &impl serde::Serialize) -> String {
     let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
     text.push('\n');

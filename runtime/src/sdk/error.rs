@@ -44,7 +44,7 @@ impl Error {
         Self::Other(error.into())
     }
 
-    /// Returns true if the object has changed since it was read, so that the decision has to be repeated.
+    /// Returns true if the object has changed since it was read, so the decision has to be repeated.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Write { error, .. } if error.is_conflict())
     }

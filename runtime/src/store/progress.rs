@@ -183,7 +183,7 @@ impl Progress {
 
     /// Waits for the first complete list.
     pub async fn synced(&self) {
-        // The sender lives as long as `self`, so that waiting cannot fail.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 

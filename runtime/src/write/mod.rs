@@ -128,7 +128,7 @@ impl WriteError {
         self.status()
     }
 
-    /// Returns true if the server has decided against the request, so that the same request would be refused again: by
+    /// Returns true if the server has decided against the request, so the same request would be refused again: by
     /// a quota, a policy, its validation, or an admission webhook, also if that cannot be called. Conflicts, overload
     /// and other failures of the server are not denials.
     pub fn is_denied(&self) -> bool {

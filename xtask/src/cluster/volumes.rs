@@ -124,7 +124,7 @@ impl Volumes<'_> {
         Ok(())
     }
 
-    /// Starts a pod on another node before the first one is deleted, so that the new pod has to wait for the volume.
+    /// Starts a pod on another node before the first one is deleted, so the new pod has to wait for the volume.
     async fn change_node(&self) -> Result<()> {
         self.create_pod("second", 2, Use::Read).await?;
         self.until("the second pod has a node", async || {

@@ -20,7 +20,7 @@ pub enum ListError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] WriteError),
-    /// The version of an object is not a number, so that it cannot be compared.
+    /// The version of an object is not a number, so it cannot be compared.
     #[error("{0}")]
     Version(String),
 }
@@ -63,7 +63,7 @@ impl Pass {
         (self.left.len(), self.total)
     }
 
-    /// Lists at most `PAGES` pages of objects. The list is read from the API server, so that it is no older than the
+    /// Lists at most `PAGES` pages of objects. The list is read from the API server, so it is no older than the
     /// version that was recorded. Pages that were read before an error are not read again, unless the list has to start
     /// again.
     ///

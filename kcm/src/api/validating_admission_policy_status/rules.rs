@@ -122,7 +122,7 @@ impl<'a> Combinations<'a> {
         self.groups.len() * self.versions.len() * self.resources.len()
     }
 
-    /// Returns the first matches, in order. Each match has at least one kind, so that [`MAX_KINDS`] matches are enough.
+    /// Returns the first matches, in order. Each match has at least one kind, so [`MAX_KINDS`] matches are enough.
     fn matches<'s>(&self, served: &'s ByGroup) -> Vec<Match<'s>> {
         let of_resource = |kinds: &'s Vec<Resource>| vec![Match { position: 0, kinds }];
         let of_version = |resources: &'s ByResource| self.resources.matches(resources, 1, of_resource);

@@ -66,7 +66,7 @@ impl Schemas {
     /// for some time.
     ///
     /// # Errors
-    /// When the document cannot be read now, so that a retry may succeed.
+    /// When the document cannot be read now, so a retry may succeed.
     pub async fn type_of(&self, index: &Index, kind: &GroupVersionKind) -> Result<Option<Type>, OpenApiError> {
         let Some(path) = index.path(&kind.group, &kind.version) else { return Ok(None) };
         Ok(self.document(path).await?.and_then(|document| type_of_kind(&document, kind)))

@@ -1,7 +1,7 @@
 //! The comparison with the API server before the first creation in a namespace, and after a lost response.
 //!
 //! The previous leader may have created a claim that this process's cache does not contain yet. The name of a claim is
-//! generated, so that the API server would not refuse a second one. The creation time of an owner does not show whether
+//! generated, so the API server would not refuse a second one. The creation time of an owner does not show whether
 //! the previous leader processed the owner: that time is from the API server's clock, which may differ from this
 //! process's.
 

@@ -50,7 +50,7 @@ impl Range {
         let count = 1 << (share.prefix - share.range.prefix_len());
         let mut range =
             Self { share, count, next: 0, reserved: None, taken: BTreeMap::new(), counts: Counts::default() };
-        // The ranges of services belong to different families, so that at most one of them overlaps.
+        // The ranges of services belong to different families, so at most one of them overlaps.
         range.reserved = services.iter().find_map(|service| range.parts(*service));
         // Upstream counts the reserved parts as allocated.
         range.counts.allocations = u64::try_from(range.reserved_count()).unwrap_or(u64::MAX);

@@ -90,7 +90,7 @@ pub fn overlap(a: &ServiceCidr, b: &ServiceCidr) -> bool {
     prefixes(a).any(|prefix| prefixes(b).any(|other| other.contains(&prefix) || prefix.contains(&other)))
 }
 
-/// Returns true if other ranges contain every prefix of a range, so that all its addresses can still be allocated
+/// Returns true if other ranges contain every prefix of a range, so all its addresses can still be allocated
 /// without it.
 pub fn has_parents(range: &ServiceCidr, ranges: &[Arc<ServiceCidr>]) -> bool {
     prefixes(range)

@@ -82,7 +82,7 @@ pub fn is_free(volume: &PersistentVolume) -> bool {
     volume.phase == Phase::Available && volume.claim.is_none() && !volume.meta.is_deleting()
 }
 
-/// Returns true if a volume is bound to another object than this claim, so that it cannot be reserved for the claim.
+/// Returns true if a volume is bound to another object than this claim, so it cannot be reserved for the claim.
 pub fn is_bound_to_another(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let uid = volume.claim.as_ref().and_then(|reference| reference.uid.as_ref());
     volume.phase == Phase::Bound && uid.is_some_and(|uid| *uid != claim.meta.uid)

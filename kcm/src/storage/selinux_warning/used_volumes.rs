@@ -167,7 +167,7 @@ impl UsedVolume {
         entry.request.effective_labeling(self.supports_context)
     }
 
-    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so that labelings are
+    /// Returns the pods by their effective labeling. Pods with the same labeling never conflict, so labelings are
     /// compared instead of pods.
     fn pods_by_labeling(&self) -> BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> {
         let mut groups: BTreeMap<EffectiveLabeling, Vec<&ObjectKey>> = BTreeMap::new();

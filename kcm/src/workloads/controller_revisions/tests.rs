@@ -62,7 +62,7 @@ fn data_equals_gos_encoding() {
         "\u{7f}",
         r#"\u2028\n\b\fé","z":1}}}}"#
     );
-    // Go decodes numbers as float64, so that the largest integer is rounded.
+    // Go decodes numbers as float64, so the largest integer is rounded.
     let expected = expected.replace("9223372036854775807", "9223372036854776000");
     assert_eq!(String::from_utf8(data(template)).expect("text"), expected);
 }

@@ -425,7 +425,7 @@ enum StatusReport {
 struct ActionResult {
     /// Nothing was done: the cache has to be up to date first.
     waiting_for_cache: bool,
-    /// A decision about the pods was made, so that the generation counts as observed.
+    /// A decision about the pods was made, so the generation counts as observed.
     is_decided: bool,
     /// Time until the next reconcile, for example because a failed pod may be deleted then, or a refused creation
     /// repeated.

@@ -309,7 +309,7 @@ impl Deployments {
                 let response = self.writer.get(&ReplicaSet::RESOURCE, &key).await?;
                 let found: ReplicaSet = response.decode(self.sets.decoding()).map_err(WriteError::from)?;
                 if is_ours(deployment, &found) {
-                    // In the cache the set may have an outdated template, so that it was counted as an old set.
+                    // In the cache the set may have an outdated template, so it was counted as an old set.
                     work.sets.old.retain(|set| set.meta.uid != found.meta.uid);
                     return self.apply_response(work, &response);
                 }

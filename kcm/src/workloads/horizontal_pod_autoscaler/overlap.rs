@@ -84,7 +84,7 @@ impl Overlaps {
     /// Autoscalers are compared in the order of their names, each with the pods' distinct labels until one pod matches:
     /// a tenant may have thousands of autoscalers for the same thousands of pods.
     pub fn selecting(&self, namespace: &str, pods: &[Arc<Pod>], max: usize) -> Vec<ObjectKey> {
-        // Pods with equal labels share one interned list, so that the lists' addresses differ for distinct labels only.
+        // Pods with equal labels share one interned list, so the lists' addresses differ for distinct labels only.
         let mut seen = HashSet::new();
         let labels = pods.iter().map(|pod| &pod.meta.labels);
         let distinct: Vec<_> = labels.filter(|labels| seen.insert(Arc::as_ptr(labels).cast::<()>())).collect();

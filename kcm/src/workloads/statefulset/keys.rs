@@ -66,7 +66,7 @@ pub fn of_set(change: &Change<'_, StatefulSet>) -> Urgency {
     }
 }
 
-/// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready, so that a
+/// Returns the old and new owners of a pod. If pods are ordered, the next one waits until this one is ready, so a
 /// change of readiness or phase is urgent.
 pub fn of_pod(change: &Change<'_, Pod>, is_parallel: impl Fn(&ObjectKey) -> bool) -> Vec<(ObjectKey, Urgency)> {
     let mut keys = owners_of_pod::<StatefulSet>(change);

@@ -76,8 +76,8 @@ pub(crate) fn balancer(flavour: Flavour, id: &LoadBalancerId, scheme: Scheme) ->
     }
 }
 
-/// Returns true if a load balancer's name was made from the Service's uid, so that no load balancer of a Service with
-/// another uid has it.
+/// Returns true if a load balancer's name was made from the Service's uid: no load balancer of a Service with another
+/// uid has that name.
 pub(crate) fn is_generated(id: &LoadBalancerId, name: &str) -> bool {
     let schemes = [Scheme::Internal, Scheme::InternetFacing];
     name == id.default_name() || schemes.iter().any(|scheme| name == balancer(Flavour::Controller, id, *scheme))

@@ -203,7 +203,7 @@ pub(crate) fn is_incomplete(tags: &Tags, cluster: &ClusterTags) -> bool {
     has(&cluster.key()) != (service || has(BACKEND) || has(GROUP)) && !names_another(tags, cluster)
 }
 
-/// Returns true if tags with this key identify owners or users of resources, so that a Service may not set the tag by
+/// Returns true if tags with this key identify owners or users of resources, so a Service may not set the tag by
 /// annotation.
 pub(crate) fn is_reserved(key: &str) -> bool {
     let ours = [SERVICE, UID, BACKEND, ENDPOINT_SERVICE, ALLOWED, GROUP, GROUP_LEAD, NODE_LABELS];

@@ -366,7 +366,7 @@ impl EveryKind {
     /// Waits until the kinds are known and the first list of each is complete.
     pub async fn synced(&self) {
         let mut known = self.served.subscribe();
-        // The sender lives as long as `self`, so that waiting cannot fail.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let Ok(served) = known.wait_for(Option::is_some).await.map(|served| served.clone().unwrap_or_default()) else {
             return;
         };

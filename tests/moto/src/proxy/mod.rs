@@ -274,7 +274,7 @@ impl Proxy {
         self.shared.model.keep_interfaces(calls);
     }
 
-    /// Sets whether consumers are connected to all endpoint services, so that AWS refuses to delete them.
+    /// Connects consumers to all endpoint services, or disconnects them. AWS refuses to delete a service with consumers.
     pub fn connect_consumers(&self, connected: bool) {
         self.shared.model.connect_consumers(connected);
     }

@@ -137,7 +137,7 @@ pub async fn settle(
     targets: &Targets,
 ) -> Result<String> {
     let (mut last, mut pause) = (String::new(), Duration::from_millis(50));
-    // The provider reuses listings for seconds, so that several calls may be necessary.
+    // The provider reuses listings for seconds, so several calls may be necessary.
     let deadline = Instant::now() + cluster_tests::DEADLINE;
     while Instant::now() < deadline {
         match balancers.ensure(spec, targets).await {

@@ -175,7 +175,7 @@ pub async fn classic_load_balancer_follows_nodes_while_its_service_fails(_: Spac
     delete(&*balancers, &one.id).await
 }
 
-/// cloud-provider-aws created the load balancer moments before the takeover, so that the first responses lack it: no
+/// cloud-provider-aws created the load balancer moments before the takeover, so the first responses lack it: no
 /// other load balancer is created.
 pub async fn classic_load_balancer_is_kept_when_it_is_visible_late(_: Space) -> Result<()> {
     let (moto, instances) = start().await?;

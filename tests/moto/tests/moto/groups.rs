@@ -226,7 +226,7 @@ pub async fn load_balancer_of_a_group_stays_while_a_listener_of_an_earlier_proce
     Ok(())
 }
 
-/// Services were deleted without waiting for their cleanup, so that their listeners, target groups and rules are
+/// Services were deleted without waiting for their cleanup, so their listeners, target groups and rules are
 /// leaked. The load balancer is deleted with the leaked resources of the last one.
 pub async fn leaked_members_of_a_group_are_deleted_with_its_load_balancer(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

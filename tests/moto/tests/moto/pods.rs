@@ -130,7 +130,7 @@ pub async fn pods_with_custom_networking_are_reached(_: Space) -> Result<()> {
 }
 
 /// With prefix delegation, no interface lists the pods' addresses: they are in a prefix of a further interface of the
-/// node. The node is excluded from load balancers, or is deleted, so that it is not a target itself.
+/// node. The node is excluded from load balancers, or is deleted, so it is not a target itself.
 pub async fn pods_behind_prefixes_of_addresses_are_reached(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let instances = moto.run(1).await?;

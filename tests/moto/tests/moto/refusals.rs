@@ -190,7 +190,7 @@ pub async fn refused_opening_for_a_new_node_is_reported_by_the_next_ensure(_: Sp
     Ok(())
 }
 
-/// The instances of new nodes cannot be described, so that their security groups are unknown: the nodes are registered
+/// The instances of new nodes cannot be described, so their security groups are unknown: the nodes are registered
 /// nevertheless, and a later call opens the groups.
 pub async fn targets_are_registered_while_their_security_groups_cannot_be_read(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;

@@ -40,7 +40,7 @@ async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&s
 
 impl UsersBalancer {
     pub async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
-        // Users open their own load balancers' targets, so that these count as reached.
+        // Users open their own load balancers' targets, so these count as reached.
         moto.proxy.open_by_hand(["users".to_owned()].into());
         let key = format!("kubernetes.io/cluster/{CLUSTER}");
         let balancer = [

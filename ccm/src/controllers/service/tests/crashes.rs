@@ -80,7 +80,7 @@ async fn run_scenario(crash_at: Crash) -> (u64, u64) {
     assert!(cleaned_up(&sim), "a load balancer or its finalizer exists again");
     assert_eq!(process.leaks().await, 0);
     let crashed = matches!(crash_at, Crash::Never) || sim.died();
-    assert!(crashed, "{crash_at:?} did not occur, so that the run tests nothing");
+    assert!(crashed, "{crash_at:?} did not occur, so the run tests nothing");
     (sim.acts(), sim.cloud.changing_calls())
 }
 

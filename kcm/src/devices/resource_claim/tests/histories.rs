@@ -285,7 +285,7 @@ async fn check(events: Vec<Event>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    // Each case starts a client, so that more cases would take too long.
+    // Each case starts a client, so more cases would take too long.
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn each_unfinished_pod_gets_one_claim(events in proptest::collection::vec(event(), 0..60)) {

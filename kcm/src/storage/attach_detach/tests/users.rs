@@ -95,7 +95,7 @@ impl World {
         deliver_deletion(&caches.volumes, &ObjectKey::new("", "pv"));
         deliver_deletion(&caches.claims, &ObjectKey::new("default", "data"));
         for node in NODES {
-            // The kubelets report the volume in use, so that it is neither attached nor detached.
+            // The kubelets report the volume in use, so it is neither attached nor detached.
             bed.change_node(node, NodeState::healthy(5, &[unique_name()], &[unique_name()]));
             bed.deliver_node(node);
             bed.add_attachment(node, |attachment| {

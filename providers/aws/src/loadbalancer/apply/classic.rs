@@ -277,7 +277,7 @@ impl Balancers {
     }
 
     /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if no other load
-    /// balancer serves the Service, so that there are no target groups to update. Also returns the first error: an
+    /// balancer serves the Service, so there are no target groups to update. Also returns the first error: an
     /// error must not prevent the update of target groups.
     pub(super) async fn update_classic(
         &self,

@@ -95,7 +95,7 @@ struct Observed {
     observed: ObservedStack,
     /// Names of load balancers that are being deleted.
     being_deleted: Vec<String>,
-    /// This process has created all resources, or will create them, so that their details are known from the calls.
+    /// This process has created all resources, or will create them, so their details are known from the calls.
     is_own_creation: bool,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct TargetSecurityGroups {
     pub undecided: BTreeSet<String>,
     /// Addresses of new pods whose network interfaces may not be visible yet.
     pub pending: BTreeSet<IpAddr>,
-    /// The groups of a pod or a node are unknown, so that `groups` may lack some.
+    /// The groups of a pod or a node are unknown, so `groups` may lack some.
     pub incomplete: bool,
 }
 
@@ -257,7 +257,7 @@ mod tests {
             ..samples::endpoint("", [10, 0, 0, last], 8080)
         };
         let terminated = EndpointTarget { ready: false, terminating: true, ..endpoint(2, "", Some("old")) };
-        // The node of the first pod is excluded from load balancers, so that it is not a target itself.
+        // The node of the first pod is excluded from load balancers, so it is not a target itself.
         let own = [
             endpoint(1, "aws:///eu-west-1a/i-1", Some("a")),
             endpoint(2, "aws:///eu-west-1a/12-ab/fargate-ip-10-0-0-2", Some("b")),

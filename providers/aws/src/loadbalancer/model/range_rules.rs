@@ -165,7 +165,7 @@ pub(crate) fn named_balancer(description: &str) -> Option<&str> {
 pub(crate) struct Sharer {
     /// The name in the descriptions of its rules.
     pub name: String,
-    /// The rules that it needs; `None` if this process has not reconciled the load balancer yet, so that it may need
+    /// The rules that it needs; `None` if this process has not reconciled the load balancer yet, so it may need
     /// any rule.
     pub wanted: Option<BTreeSet<Rule>>,
 }

@@ -90,7 +90,7 @@ pub(crate) struct BalancerState {
     pub unanswered: BTreeMap<String, Instant>,
     /// Set if the last `ensure` settled and relied on a listing that may have lacked resources.
     pub unverified: Option<Unverified>,
-    /// The Service had no finalizer before its first `ensure`, so that no other process has created anything for it.
+    /// The Service had no finalizer before its first `ensure`, so no other process has created anything for it.
     pub starts_empty: bool,
     /// Time of the last failed `ensure`: AWS may have executed a call although it returned an error.
     failed: Option<Instant>,

@@ -182,7 +182,7 @@ fn has_udp_port(spec: &LoadBalancerSpec, port: &Port) -> bool {
 }
 
 /// Checks ports with certificates whose listener is for UDP, too: AWS has no TLS there. `joint`: an annotation requests
-/// such listeners, so that the Load Balancer Controller may serve the port already, without encryption.
+/// such listeners, so the Load Balancer Controller may serve the port already, without encryption.
 ///
 /// Differs from upstream: see docs/differences.md.
 fn check_encrypted_ports(spec: &LoadBalancerSpec, encryption: &Encryption, joint: bool, reading: &mut Reading<'_>) {

@@ -183,7 +183,7 @@ pub(crate) struct Settings {
     pub group: Option<Group>,
     /// An endpoint service (AWS PrivateLink) for the load balancer.
     pub endpoint_service: Option<EndpointServiceSettings>,
-    /// The type is not `nlb`, so that cloud-provider-aws would have made a Classic Load Balancer.
+    /// The type is not `nlb`, so cloud-provider-aws would have made a Classic Load Balancer.
     pub untyped: bool,
     /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
     /// this time.

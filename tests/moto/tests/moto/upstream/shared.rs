@@ -161,7 +161,7 @@ impl SharedBed {
         let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
         fs::write(folder.join("tls.crt"), certificate.cert.pem())?;
         fs::write(folder.join("tls.key"), certificate.signing_key.serialize_pem())?;
-        // No webhook is registered, so that the API server never calls this port.
+        // No webhook is registered, so the API server never calls this port.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let url = self.other_proxy.url();
         let endpoints: Vec<String> =

@@ -180,7 +180,7 @@ async fn move_managed_group(bed: &mut SharedBed) -> Result<()> {
     delete_group_before_adoption(bed, empty).await
 }
 
-/// The Service is deleted while no controller runs, so that ccm finds a load balancer that it has never changed.
+/// The Service is deleted while no controller runs, so ccm finds a load balancer that it has never changed.
 async fn delete_group_before_adoption(bed: &SharedBed, empty: &Account) -> Result<()> {
     let (_, managed) = create_with_managed_group(bed, empty, ("api", 5)).await?;
     bed.services.delete("api", &DeleteParams::default()).await?;
