@@ -274,7 +274,7 @@ impl Proxy {
         self.shared.model.keep_interfaces(calls);
     }
 
-    /// Connects consumers to all endpoint services, or disconnects them. AWS refuses to delete a service with consumers.
+    /// Connects consumers to all endpoint services, or disconnects them. AWS refuses to delete one with consumers.
     pub fn connect_consumers(&self, connected: bool) {
         self.shared.model.connect_consumers(connected);
     }
