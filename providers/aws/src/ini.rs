@@ -2,9 +2,6 @@
 //!
 //! The parser accepts what upstream's parser accepts (gopkg.in/gcfg.v1, `readInto`) and does not interpret the
 //! variables. A library for plain INI files refuses the quoted section names and the variables without a value.
-//!
-//! Differs from upstream: a comment that ends in a backslash continues in the next line, unless it begins the line; and
-//! a variable without a value cannot have a comment.
 
 /// A variable of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,14 +26,15 @@ pub(crate) struct SyntaxError {
     message: String,
 }
 
-/// Parses a file, and returns its variables in their order. A line that ends in a backslash continues in the next one.
+/// Parses a file, and returns its variables in their order. A line that ends in a backslash continues in the next one,
+/// except in a comment.
 pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
     let mut variables = Vec::new();
     let mut section = None;
     let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
     while let Some((index, first)) = lines.next() {
         let mut line = first.trim().to_owned();
-        while !is_comment(&line) && line.ends_with('\\') && !line.ends_with("\\\\") {
+        while continues(&line) {
             line.pop();
             line.push_str(lines.next().map_or("", |(_, more)| more.trim()));
         }
@@ -51,21 +49,43 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Variable>, SyntaxError> {
         let Some((section, subsection)) = section.clone() else {
             return Err(fail(format!("{line:?} is before the first section: put it under [Global]")));
         };
-        let (name, rest) = match line.split_once('=') {
-            Some((name, rest)) => (name.trim(), Some(rest)),
-            None => (line.as_str(), None),
-        };
-        if !name.starts_with(|c: char| c.is_alphabetic()) || !name.chars().all(|c| c.is_alphanumeric() || c == '-') {
-            return Err(fail(format!("{name:?} is not a variable name: use letters, digits and dashes")));
-        }
-        let value = rest.map_or(Ok("true".into()), value).map_err(fail)?;
-        variables.push(Variable { section, subsection, name: name.to_owned(), value, line: index + 1 });
+        let (name, value) = variable(&line).map_err(fail)?;
+        variables.push(Variable { section, subsection, name, value, line: index + 1 });
     }
     Ok(variables)
 }
 
 fn is_comment(line: &str) -> bool {
     line.starts_with([';', '#'])
+}
+
+/// Parses the name and the value of a variable.
+fn variable(line: &str) -> Result<(String, String), String> {
+    let end = line.find(|c: char| !c.is_alphanumeric() && c != '-').unwrap_or(line.len());
+    let (name, rest) = line.split_at(end);
+    let rest = rest.trim_start();
+    let text = rest.strip_prefix('=');
+    let is_name = name.starts_with(|c: char| c.is_alphabetic());
+    if !is_name || (text.is_none() && !rest.is_empty() && !is_comment(rest)) {
+        let name = line.split('=').next().unwrap_or_default().trim();
+        return Err(format!("{name:?} is not a variable name: use letters, digits and dashes"));
+    }
+    Ok((name.to_owned(), text.map_or(Ok("true".into()), value)?))
+}
+
+/// Returns true if a line ends in a backslash that is neither escaped nor in a comment.
+fn continues(line: &str) -> bool {
+    let (mut is_quoted, mut is_escape) = (false, false);
+    for c in line.chars() {
+        match c {
+            _ if is_escape => is_escape = false,
+            '\\' => is_escape = true,
+            '"' => is_quoted = !is_quoted,
+            ';' | '#' if !is_quoted => return false,
+            _ => {}
+        }
+    }
+    is_escape
 }
 
 /// Parses the section's name from the text in its brackets.
@@ -179,11 +199,24 @@ mod tests {
             ("a = \"say \\\"x\\\" \\\\ \\t\"", "say \"x\" \\ \t"),
             ("a =", ""),
             ("a", "true"),
+            ("a ; x = y", "true"),
+            ("a#", "true"),
             ("a = https://example.com/x?y=z", "https://example.com/x?y=z"),
             ("a = b \\\n  c", "b c"),
         ] {
             let text = format!("; first\n[Global]\n\n{line}\n");
             assert_eq!(read(&text), [("Global.a".to_owned(), expected.to_owned())], "{line}");
+        }
+    }
+
+    #[test]
+    fn backslash_in_a_comment_does_not_continue_the_line() {
+        for first in
+            ["a = b ; in C:\\", "a = b # \\", "; comment \\\na = b", "a = b\n[Global] ; \\", "a = \"b\" ; \"\\"]
+        {
+            let expected =
+                [("Global.a", "b"), ("Global.c", "; d")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(read(&format!("[Global]\n{first}\nc = \"; \\\nd\"")), expected, "{first}");
         }
     }
 
