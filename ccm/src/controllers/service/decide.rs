@@ -54,18 +54,18 @@ pub fn concerns(service: &Service) -> bool {
 /// Returns the desired state of a Service's load balancer.
 ///
 /// `ours` is set if this process may have created the load balancer. Then the load balancer is deleted if the
-/// Service's class now belongs to another controller. Upstream: cloud-provider, controllers/service, wantsLoadBalancer
-/// and needsCleanup.
+/// Service's class now belongs to another controller. Otherwise that controller deletes its own load balancer, and
+/// removes the finalizer, which can have the same name. Upstream: cloud-provider, controllers/service,
+/// wantsLoadBalancer and needsCleanup.
 pub fn desired_state(service: &Service, classes: &ClassFilter, ours: bool) -> DesiredState {
     let balanced = service.kind == ServiceType::LoadBalancer;
     let has_finalizer = has_finalizer(&service.meta);
     let is_own_class = balanced && classes.accepts(class(service));
     match (service.meta.is_deleting(), has_finalizer) {
-        (true, false) => DesiredState::Nothing,
-        (true, true) => DesiredState::Cleanup,
+        (true, true) if is_own_class || !balanced || ours => DesiredState::Cleanup,
         (false, _) if is_own_class => DesiredState::LoadBalancer,
         (false, true) if !balanced || ours => DesiredState::Cleanup,
-        (false, _) => DesiredState::Nothing,
+        _ => DesiredState::Nothing,
     }
 }
 

@@ -37,15 +37,17 @@ pub struct Wanted {
     pub targeting: Targeting,
     /// `None` if the load balancer needs endpoints, but this process does not watch them.
     pub targets: Option<Targets>,
+    /// The load balancer may also have targets of the other kind, which have to be updated, too.
+    pub has_both_kinds: bool,
 }
 
 impl Wanted {
-    /// Returns the targets to compare with later ones: without endpoints, unless the load balancer sends traffic to
+    /// Returns the targets to compare with later ones: without endpoints, unless the load balancer may send traffic to
     /// endpoints.
     pub fn remembered(&self, targets: &Targets) -> Targets {
         let endpoints = match self.targeting {
-            Targeting::Endpoints => targets.endpoints.clone(),
-            Targeting::Nodes | Targeting::Elsewhere => Arc::default(),
+            Targeting::Nodes | Targeting::Elsewhere if !self.has_both_kinds => Arc::default(),
+            _ => targets.endpoints.clone(),
         };
         Targets { endpoints, ..targets.clone() }
     }
@@ -83,7 +85,7 @@ impl Request {
         match self {
             Self::Invalid { last: None, follow: Some(Follow { spec, targets }), .. } => Some((spec, targets)),
             _ => match self.wanted()? {
-                Wanted { spec, targeting: Targeting::Endpoints, targets } => Some((spec, targets.as_ref()?)),
+                Wanted { spec, targeting: Targeting::Endpoints, targets, .. } => Some((spec, targets.as_ref()?)),
                 _ => None,
             },
         }
@@ -196,7 +198,14 @@ fn balance<'a>(service: &Service, wanted: &'a Wanted, state: &LoadBalancerState,
 /// and nodes change in the meantime. Each set of targets is sent once, unless that fails; none is sent while the cloud
 /// throttles.
 fn updates_while_waiting(wanted: &Wanted, targets: &Targets, state: &LoadBalancerState) -> bool {
-    let differ = |last_targets: &Targets| !same_targets(wanted.targeting, last_targets, targets);
+    let differ = |last_targets: &Targets| {
+        let is_same = if wanted.has_both_kinds {
+            last_targets == targets
+        } else {
+            same_targets(wanted.targeting, last_targets, targets)
+        };
+        !is_same
+    };
     state.load_balancer.is_some() && !state.is_throttled() && state.last_targets.as_ref().is_none_or(differ)
 }
 

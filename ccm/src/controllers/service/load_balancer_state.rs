@@ -25,6 +25,9 @@ pub struct LoadBalancerState {
     pub is_finalizer_confirmed: bool,
     /// The kind of targets that the load balancer has; set before they are gathered, so that no change is missed.
     pub targeting: Option<Targeting>,
+    /// The kind of targets has changed since the load balancer was last as requested: until it is again, it may have
+    /// targets of both kinds, and changes of nodes and of endpoints requeue the Service.
+    pub has_both_kinds: bool,
     /// The request is invalid, and the targets of the existing load balancer are updated nevertheless. The kind of
     /// targets is unknown, so changes of nodes and of endpoints requeue the Service. Set before the targets are
     /// gathered, too.
@@ -39,6 +42,8 @@ pub struct LoadBalancerState {
     pub ensured: Option<EnsuredLoadBalancer>,
     /// The last request; set before the first call for it.
     pub last_spec: Option<Arc<LoadBalancerSpec>>,
+    /// The kind of targets of `last_spec`.
+    pub last_targeting: Option<Targeting>,
     /// The targets of the last call. Unset if an update during a pause, or for an invalid request, failed. During a
     /// pause, only targets that differ from these are sent, and none if the cloud throttles.
     pub last_targets: Option<Targets>,
@@ -130,7 +135,7 @@ impl LoadBalancerState {
 
     /// Returns true if the load balancer has, or may have, targets of this kind.
     fn has(&self, targeting: Targeting) -> bool {
-        self.follows || self.targeting == Some(targeting)
+        self.follows || self.has_both_kinds || self.targeting == Some(targeting)
     }
 
     /// Returns true if the state need not be stored.

@@ -179,8 +179,9 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Request {
         let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
-        let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.targeting);
+        let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.last_targeting);
         if let Some((last, targeting)) = last {
+            self.set_targeting(subject.key, targeting, state);
             let last = self.wanted(subject, last, targeting, state);
             return Request::Invalid { error, last: Some(last), follow: None };
         }
@@ -193,6 +194,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
     /// after a failed call.
     fn set_targeting(&self, key: &ObjectKey, targeting: Targeting, state: &mut LoadBalancerState) {
         if state.targeting != Some(targeting) {
+            state.has_both_kinds |= state.targeting.is_some() && state.load_balancer.is_some();
             state.targeting = Some(targeting);
             self.states.put(key, state.clone());
         }
@@ -206,12 +208,12 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &LoadBalancerState,
     ) -> Wanted {
         let mut targets = self.targets(subject, &spec, targeting);
-        // Until a change of the kind of targets is done, the load balancer may have endpoints.
-        let is_changing = state.load_balancer.is_some() && state.ensured.is_none();
+        // Until a change of the kind of targets is complete, the load balancer may have endpoints.
+        let is_changing = state.has_both_kinds || (state.load_balancer.is_some() && state.ensured.is_none());
         if let Some(targets) = targets.as_mut().filter(|_| is_changing && targeting == Targeting::Nodes) {
             targets.endpoints = self.kubernetes.endpoints(subject.service).unwrap_or_default();
         }
-        Wanted { spec, targeting, targets }
+        Wanted { spec, targeting, targets, has_both_kinds: state.has_both_kinds }
     }
 
     /// Removes from a request the annotations that the provider writes. Adds the other Services to which the load
@@ -386,6 +388,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         }
         state.load_balancer = Some(id.clone());
         state.last_spec = Some(spec.clone());
+        state.last_targeting = Some(wanted.targeting);
         state.ensured = None;
         state.last_targets = Some(wanted.remembered(targets));
         // Stored before the call: even if the call does not return, an audit must not report its resources as leaked.
@@ -418,6 +421,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 let due = Instant::now() + next_check;
                 let targets = wanted.remembered(targets);
                 state.ensured = Some(EnsuredLoadBalancer { spec: spec.clone(), targets, due });
+                state.has_both_kinds = false;
                 self.publish_ensured(subject, state).await?;
                 Ok(Outcome::RequeueAfter(next_check))
             }

@@ -39,7 +39,7 @@ fn targets(nodes: &[&str]) -> Targets {
 
 fn wanted(service: &Service) -> Wanted {
     let spec = Arc::new(decide::spec(service, CLUSTER, &[]).expect("a Service that can work"));
-    Wanted { spec, targeting: Targeting::Nodes, targets: Some(targets(&["node-0"])) }
+    Wanted { spec, targeting: Targeting::Nodes, targets: Some(targets(&["node-0"])), has_both_kinds: false }
 }
 
 fn error() -> CloudError {

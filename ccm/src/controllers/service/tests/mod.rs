@@ -10,6 +10,7 @@ mod endpoints;
 mod forecasts;
 mod gates;
 mod histories;
+mod kinds_of_targets;
 mod others;
 mod refusals;
 mod restarts;

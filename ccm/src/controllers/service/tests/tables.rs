@@ -49,6 +49,18 @@ fn desired_state_follows_from_type_class_deletion_and_finalizer() {
             false,
             DesiredState::Cleanup,
         ),
+        (
+            "being deleted, with the finalizer of another class's controller",
+            &[&deleting, &add_finalizer, &|s| class(s, "example.com/theirs")],
+            false,
+            DesiredState::Nothing,
+        ),
+        (
+            "being deleted, another class after the supported one",
+            &[&deleting, &add_finalizer, &|s| class(s, "example.com/theirs")],
+            true,
+            DesiredState::Cleanup,
+        ),
         ("own class", &[&|s| class(s, "example.com/ours")], false, DesiredState::LoadBalancer),
         ("another class", &[&|s| class(s, "example.com/theirs")], false, DesiredState::Nothing),
         ("an empty class is another class", &[&|s| class(s, "")], false, DesiredState::Nothing),
