@@ -46,8 +46,6 @@ pub struct Summary {
     pub requests: usize,
     /// Requests that failed.
     pub failed: usize,
-    /// The largest number of failed requests of one run minus the smallest.
-    pub failed_spread: usize,
     /// From the change to the last request that failed.
     pub failures_lasted: Sample,
     /// The highest load average.
@@ -57,7 +55,9 @@ pub struct Summary {
 impl Sample {
     fn of(mut durations: Vec<Duration>) -> Self {
         durations.sort();
-        let median = durations.get(durations.len() / 2).copied().unwrap_or_default();
+        // Of an even number of runs: the mean of the two in the middle.
+        let at = |index: usize| durations.get(index).copied().unwrap_or_default();
+        let median = (at(durations.len().saturating_sub(1) / 2) + at(durations.len() / 2)) / 2;
         let spread = match (durations.first(), durations.last()) {
             (Some(first), Some(last)) => last.saturating_sub(*first),
             _ => Duration::ZERO,
@@ -69,13 +69,11 @@ impl Sample {
 impl Summary {
     /// Returns the summary of runs.
     pub fn of(runs: &[UserEffects]) -> Self {
-        let failed = runs.iter().map(|run| run.failed);
         Self {
             runs: runs.len(),
             took: Sample::of(runs.iter().map(|run| run.took).collect()),
             requests: runs.iter().map(|run| run.requests).sum(),
-            failed: failed.clone().sum(),
-            failed_spread: failed.clone().max().unwrap_or(0) - failed.min().unwrap_or(0),
+            failed: runs.iter().map(|run| run.failed).sum(),
             failures_lasted: Sample::of(runs.iter().map(|run| run.failures_lasted).collect()),
             load: runs.iter().map(|run| run.load).fold(0.0, f64::max),
         }
@@ -107,7 +105,6 @@ mod tests {
             took: sample(8, 2),
             requests: 300,
             failed: 6,
-            failed_spread: 3,
             failures_lasted: sample(20, 30),
             load: 9.0,
         };
@@ -115,6 +112,7 @@ mod tests {
         assert_eq!(summary, Summary { failures_lasted: sample(10, 30), ..expected });
         assert!((summary.failed_per_run() - 2.0).abs() < f64::EPSILON);
         assert_eq!(Summary::of(&[run(9, 2), run(8, 3), run(7, 1)]).failures_lasted, sample(20, 20));
+        assert_eq!(Summary::of(&[run(9, 0), run(7, 0)]).took, sample(8, 2));
         assert_eq!(Summary::of(&[]), Summary::default());
     }
 }
