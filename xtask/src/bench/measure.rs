@@ -298,11 +298,11 @@ impl Row {
         self.scenario.goal(self.metric)
     }
 
-    /// Returns true if the goal is met; `None` if there is no goal or a value is missing. Ratios are rounded to two
-    /// decimals, as printed: the third varies from run to run.
+    /// Returns true if the goal is met; `None` if there is no goal or a value is missing. Ratios, but not goals, are
+    /// rounded to two decimals, as printed: the third varies from run to run.
     pub fn met(&self) -> Option<bool> {
         match self.goal()? {
-            Goal::Ratio(max) => Some((self.ratio()? * 100.0).round() <= (max * 100.0).round()),
+            Goal::Ratio(max) => Some((self.ratio()? * 100.0).round() <= max * 100.0 + f64::EPSILON),
             Goal::Max(max) => Some(self.ours? <= max),
             Goal::Zero => Some(self.ours? == 0.0),
         }
