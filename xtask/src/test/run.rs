@@ -21,8 +21,11 @@ use crate::cluster::smoke::{self, Decision};
 const GO_MODULE: &str = "tests/control-plane";
 
 /// Upstream's modules with `generated.proto` files, and the variables with their folders for the tests.
-const PROTO_MODULES: [(&str, &str); 2] =
-    [("k8s.io/api", "KINDS_PROTO_API"), ("k8s.io/apimachinery", "KINDS_PROTO_APIMACHINERY")];
+const UPSTREAM_MODULES: [(&str, &str); 3] = [
+    ("k8s.io/api", "KINDS_PROTO_API"),
+    ("k8s.io/apimachinery", "KINDS_PROTO_APIMACHINERY"),
+    ("k8s.io/kubernetes", "KUBERNETES_SOURCE"),
+];
 
 /// The result of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,7 +204,7 @@ const ALL_GATES: &str = "CLUSTER_TESTS_ALL_GATES";
 fn tests(arguments: &[String], variables: &[(&str, &str)]) -> Result<(Outcome, Tests)> {
     let mut command = cargo();
     command.args(arguments).args(harness_colour()).envs(variables.iter().copied()).stdout(Stdio::piped());
-    for (variable, folder) in proto_folders()? {
+    for (variable, folder) in upstream_folders()? {
         command.env(variable, folder);
     }
     let mut child = command.spawn().with_context(|| format!("run cargo {}", arguments.join(" ")))?;
@@ -242,10 +245,10 @@ fn harness_colour() -> &'static [&'static str] {
     }
 }
 
-/// Returns the folders of upstream's files with the field numbers, for the test that compares ours with them. Empty
-/// without Go: the test then reports that it was skipped.
-fn proto_folders() -> Result<Vec<(&'static str, String)>> {
-    let modules = PROTO_MODULES.map(|(module, _)| module);
+/// Returns the folders of upstream's sources, for the tests that compare our field numbers and our lists of upstream's
+/// tests with them. Empty without Go: the first then reports that it was skipped, and the second compares less.
+fn upstream_folders() -> Result<Vec<(&'static str, String)>> {
+    let modules = UPSTREAM_MODULES.map(|(module, _)| module);
     let output = match Command::new("go")
         .args(["mod", "download", "-json"])
         .args(modules)
@@ -266,7 +269,7 @@ fn proto_folders() -> Result<Vec<(&'static str, String)>> {
         let folder = value.and_then(|value| value["Dir"].as_str());
         folder.map(String::from).with_context(|| format!("go mod download returned no folder for {module}"))
     };
-    PROTO_MODULES.iter().map(|(module, variable)| Ok((*variable, folder(module)?))).collect()
+    UPSTREAM_MODULES.iter().map(|(module, variable)| Ok((*variable, folder(module)?))).collect()
 }
 
 #[cfg(test)]

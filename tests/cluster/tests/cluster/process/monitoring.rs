@@ -24,9 +24,12 @@ const LABELS_OF_TARGETS: [&str; 2] = ["job", "instance"];
 const LEFT_OUT: &[(&str, &str)] = &[
     ("aggregator_", "of API servers: always zero in a manager"),
     ("apiserver_audit_", "of API servers: always zero in a manager"),
+    ("apiserver_cel_", "of libraries of API servers"),
     ("apiserver_client_certificate_expiration_", "of API servers: no samples without client certificates"),
     ("apiserver_envelope_", "of API servers"),
+    ("apiserver_kube_aggregator_", "of API servers: certificates of webhooks"),
     ("apiserver_storage_", "of API servers"),
+    ("apiserver_validation_", "of API servers"),
     ("apiserver_webhooks_", "of API servers"),
     ("go_", "of the Go runtime"),
     ("rest_client_exec_plugin_", "credential plugins run inside a library that does not report their calls"),
