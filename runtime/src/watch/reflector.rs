@@ -32,7 +32,7 @@ use super::refusals::Refusals;
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
 use super::watched_store::WatchedStore;
-use crate::client::Clients;
+use crate::client::{Clients, Lane};
 use crate::lock::lock;
 use crate::store::Progress;
 use crate::text::shortened;
@@ -239,10 +239,7 @@ impl Reflector {
                 self.set_listed();
                 return self.follow(frames).await;
             }
-            ListForm::Whole => {
-                Box::pin(self.list_whole()).await?;
-                drop(permit);
-            }
+            ListForm::Whole => Box::pin(self.list_whole(permit)).await?,
             ListForm::Paged => Box::pin(self.list_pages(permit)).await?,
         }
         self.set_listed();
@@ -307,18 +304,23 @@ impl Reflector {
     }
 
     /// Lists the kind in one response.
-    async fn list_whole(&self) -> Result<(), WatchError> {
+    async fn list_whole(&self, mut permit: ListPermit) -> Result<(), WatchError> {
+        let mut list = ListProgress::new(&*self.store, self.limits);
         if self.scope.form == Form::Json {
-            let mut list = ListProgress::new(&*self.store, self.limits);
-            let body = request::page(&self.clients, self.scope.whole(), self.scope.list_type()).await?;
+            let list_read = request::page(&self.clients, self.scope.whole(), self.scope.list_type());
+            let body = permit.wait_for(list_read).await?;
             let version = self.apply_json_page(&mut list, &body)?.0;
+            drop(permit);
             return self.finish_list(&mut list, version);
         }
-        let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
-        let mut list = ListProgress::new(&*self.store, self.limits);
-        while let Some(object) = items.next().await? {
+        // Each dedicated connection is polled, which is too expensive for any number of aggregated APIs' kinds.
+        let lane = if self.store.has_large_list() { Lane::Dedicated } else { Lane::Watch };
+        let opened = request::open(&self.clients, lane, self.scope.whole(), self.scope.list_type());
+        let mut items = Items::new(permit.wait_for(opened).await?);
+        while let Some(object) = permit.wait_for(items.next()).await? {
             self.apply_listed(&mut list, &object)?;
         }
+        drop(permit);
         self.finish_list(&mut list, items.version()?)
     }
 
@@ -339,7 +341,7 @@ impl Reflector {
                 next = token;
                 version
             } else {
-                let opened = request::open(&self.clients, uri, self.scope.list_type());
+                let opened = request::open(&self.clients, Lane::Watch, uri, self.scope.list_type());
                 let mut items = Items::new(permit.wait_for(opened).await?);
                 while let Some(object) = permit.wait_for(items.next()).await? {
                     self.apply_listed(&mut list, &object)?;
@@ -395,7 +397,7 @@ impl Reflector {
         &self,
         uri: String,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>>, WatchError> {
-        let body = request::open(&self.clients, uri, self.scope.stream_type()).await?;
+        let body = request::open(&self.clients, Lane::Watch, uri, self.scope.stream_type()).await?;
         Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
 
