@@ -51,6 +51,9 @@ pub enum WatchError {
     /// The server sends more than any server can have stored.
     #[error("{0}: either the list never ends, or the server has too many objects")]
     TooLarge(&'static str),
+    /// The store can record no more undecodable objects of the kind.
+    #[error("too many objects of the kind cannot be decoded; correct or delete those that earlier log lines name")]
+    TooManyUndecodable,
     /// A defect in this process.
     #[error("panic: {0}")]
     Panicked(String),
@@ -68,6 +71,11 @@ impl WatchError {
     /// Returns true if the version to continue from has expired: only a new list helps.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
+    }
+
+    /// Returns true if the server has sent more objects than the cache may hold.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(self, Self::TooLarge(_) | Self::TooManyUndecodable)
     }
 
     /// Returns the delay after which the server allows a retry; zero if it states none.
