@@ -106,6 +106,7 @@ fn build_from(context: &BuildContext) -> Result<Arc<dyn CloudProvider>, ConfigEr
     let classes = ClassFilter { unset: !context.only_classes, named: context.load_balancer_classes.clone() };
     let connection = ConnectOptions {
         kubeconfig: config.kubeconfig.clone(),
+        kubeconfig_setting: "the field kubeconfig of --cloud-config",
         user_agent: concat!("cloud-controller-manager/", env!("CARGO_PKG_VERSION")).into(),
         ..ConnectOptions::default()
     };

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be read.
-    #[error("kubeconfig {file:?} cannot be read: {source}; pass an existing, readable file with --kubeconfig")]
+    #[error("kubeconfig {file:?} cannot be read: {source}; name an existing, readable file in {setting}")]
     ReadKubeconfig {
         /// The file.
         file: PathBuf,
+        /// [`ConnectOptions::kubeconfig_setting`](super::ConnectOptions::kubeconfig_setting).
+        setting: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
     },

@@ -45,7 +45,7 @@ pub(super) fn load(options: &ConnectOptions) -> Result<Source, ConnectError> {
     let master = options.master.as_deref().filter(|master| !master.is_empty());
     let file = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty());
     let mut source = match (file, master) {
-        (Some(file), master) => from_file(file, master)?,
+        (Some(file), master) => from_file(file, options.kubeconfig_setting, master)?,
         (None, Some(master)) => {
             let server = parse_server(&server_url(master, false), master)?;
             Source::without_user(kube::Config::new(server))
@@ -70,7 +70,7 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
     let Some(file) = options.kubeconfig.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
         return Ok(None);
     };
-    let kubeconfig = read(file)?;
+    let kubeconfig = read(file, options.kubeconfig_setting)?;
     let context = kubeconfig.current_context.unwrap_or_default();
     let cluster = kubeconfig
         .contexts
@@ -91,8 +91,8 @@ pub fn inline_authority(options: &ConnectOptions) -> Result<Option<Vec<u8>>, Con
 }
 
 /// Reads a kubeconfig. Names, certificates and secrets that are empty count as missing, as in client-go.
-fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
-    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, error))?;
+fn read(file: &Path, setting: &'static str) -> Result<Kubeconfig, ConnectError> {
+    let mut kubeconfig = Kubeconfig::read_from(file).map_err(|error| read_error(file, setting, error))?;
     // `kube` resolves an empty file name to the folder of the kubeconfig.
     let resolved = file.parent().map(|folder| folder.join("")).unwrap_or_default();
     let clear = |field: &mut Option<String>| {
@@ -132,9 +132,11 @@ fn read(file: &Path) -> Result<Kubeconfig, ConnectError> {
 }
 
 /// Converts the error of reading a kubeconfig.
-fn read_error(file: &Path, error: KubeconfigError) -> ConnectError {
+fn read_error(file: &Path, setting: &'static str, error: KubeconfigError) -> ConnectError {
     match error {
-        KubeconfigError::ReadConfig(source, _) => ConnectError::ReadKubeconfig { file: file.to_owned(), source },
+        KubeconfigError::ReadConfig(source, _) => {
+            ConnectError::ReadKubeconfig { file: file.to_owned(), setting, source }
+        }
         // The parser's message may quote the lines around the error, and with them a token.
         KubeconfigError::Parse(error) => {
             ConnectError::ParseKubeconfig { file: file.to_owned(), problem: first_line(&error.to_string()) }
@@ -189,10 +191,10 @@ fn find_cluster<'a>(
     })
 }
 
-fn from_file(file: &Path, master: Option<&str>) -> Result<Source, ConnectError> {
+fn from_file(file: &Path, setting: &'static str, master: Option<&str>) -> Result<Source, ConnectError> {
     let invalid =
         |problem: String, fix: &'static str| ConnectError::UseKubeconfig { file: file.to_owned(), problem, fix };
-    let mut kubeconfig = read(file)?;
+    let mut kubeconfig = read(file, setting)?;
 
     let (context, entry) = current_context(&kubeconfig).map_err(|(problem, fix)| invalid(problem, fix))?;
     let cluster_name = entry.cluster;

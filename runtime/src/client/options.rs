@@ -39,6 +39,8 @@ impl Default for PodEnvironment {
 pub struct ConnectOptions {
     /// The kubeconfig file. If it is empty or `None` and there is no `master`, the pod's service account is used.
     pub kubeconfig: Option<PathBuf>,
+    /// The flag or field that `kubeconfig` is the value of, for error messages. Default `--kubeconfig`.
+    pub kubeconfig_setting: &'static str,
     /// The environment that the kubelet sets for a pod; used without `kubeconfig` and `master`.
     pub pod: PodEnvironment,
     /// The server's URL or `host:port`; overrides the kubeconfig's.
@@ -65,6 +67,7 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
             kubeconfig: None,
+            kubeconfig_setting: "--kubeconfig",
             pod: PodEnvironment::default(),
             master: None,
             proxies: ProxyEnvironment::of_process(),

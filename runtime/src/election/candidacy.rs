@@ -279,6 +279,17 @@ mod tests {
         assert!(reported.error_to_log(&failed("timeout")).is_some(), "it had succeeded in between");
     }
 
+    #[test]
+    fn logged_error_names_no_lease_because_the_object_is_a_candidate() {
+        for (error, text) in [
+            (LeaseError::NotFound, "not found"),
+            (LeaseError::Conflict("modified".to_owned()), "changed by another process: modified"),
+            (LeaseError::Failed("forbidden".to_owned()), "the request failed: forbidden"),
+        ] {
+            assert_eq!(ErrorLog::default().error_to_log(&Err(error)), Some(text));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn candidate_is_created_and_renewed_within_seconds_of_a_ping() {
         let server = Arc::new(Server::default());

@@ -27,17 +27,17 @@ pub trait LeaseStore: Send + Sync {
     fn update<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Lease, LeaseError>>;
 }
 
-/// The reason why a call returned no lease.
+/// The reason why a call returned no Lease or LeaseCandidate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// There is no such lease.
-    #[error("the lease does not exist")]
+    /// There is no such object.
+    #[error("not found")]
     NotFound,
-    /// Another process created or changed the lease first.
-    #[error("the lease was changed by another process: {0}")]
+    /// Another process created or changed the object first.
+    #[error("changed by another process: {0}")]
     Conflict(String),
     /// Any other failure; a change may or may not have been executed.
-    #[error("the lease could not be read or written: {0}")]
+    #[error("the request failed: {0}")]
     Failed(String),
 }
 

@@ -163,6 +163,7 @@ async fn reviewer(
 ) -> Result<Option<Arc<Reviewer>>, ServeError> {
     let options = ConnectOptions {
         kubeconfig: kubeconfig.map(Path::to_owned),
+        kubeconfig_setting: flag,
         user_agent: user_agent.to_owned(),
         ..ConnectOptions::default()
     };

@@ -184,3 +184,14 @@ async fn connection_with_many_unknown_users_gets_refusals() {
     }
     assert_eq!(requests.len(), REVIEWED, "these wait for their reviews");
 }
+
+#[tokio::test]
+async fn error_of_an_unreadable_kubeconfig_names_the_flag_of_that_kubeconfig() {
+    for flag in ["--authentication-kubeconfig", "--authorization-kubeconfig"] {
+        let metrics = ReviewMetrics::new(&Metrics::new(), "authn");
+        let refused = reviewer(flag, Some(Path::new("/does/not/exist")), "agent", metrics).await;
+        let text = refused.err().expect("there is no such file").to_string();
+        assert!(text.starts_with(&format!("{flag}: kubeconfig \"/does/not/exist\" cannot be read: ")), "{text}");
+        assert!(text.ends_with(&format!("; name an existing, readable file in {flag}")), "{text}");
+    }
+}

@@ -1,8 +1,7 @@
 //! The permission to list a kind. Few kinds are listed at the same time, to limit the API server's load.
 //!
-//! A list by pages or by the first events of a watch keeps its permit only while data arrives; a list in one
-//! response keeps it until it ends. An aggregated API may respond after a minute, byte by byte, or never, and has
-//! any number of kinds: lists of other APIs must not wait for these.
+//! A list keeps its permit only while data arrives, and only for a limited time. An aggregated API may respond after a
+//! minute, byte by byte, or never, and has any number of kinds: lists of other APIs must not wait for these.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 /// Time without data after which a list counts as no load of the server, so that another one may begin.
 const MAX_IDLE: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a list by pages or by the first events of a watch delays other lists.
+/// Maximum time for which a list delays other lists.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 /// A permit for one list.

@@ -1,8 +1,9 @@
 //! The progress of one list of a kind, and its limits.
 //!
-//! An aggregated API may send pages, objects or names without end. A list that exceeds a limit fails. Unless it only
-//! has too many pages, the objects that it has added to the cache are removed, so that the next list starts with the
-//! same amount of free memory.
+//! An aggregated API may send pages, objects or names without end. A list that would take too much memory fails, and
+//! all objects that were added to the cache since the last complete list are removed, so that the next list starts with
+//! the same amount of free memory. After any other failure they stay until a list is complete: the server had them, and
+//! the garbage collector handles a removal as a deletion, after which it deletes the dependents.
 
 use std::time::Duration;
 
@@ -68,9 +69,10 @@ pub(super) struct ListProgress {
     limits: Limits,
     /// Objects of the cache that the list has not contained yet.
     unseen: HashSet<ObjectKey>,
-    /// Objects that the list has added to the cache; empty during the first list, which adds all.
-    added: Vec<ObjectKey>,
-    /// The cache was empty when the list began.
+    /// Objects that this list, and incomplete lists before it, have added to the cache since the last complete list.
+    /// Empty before the first complete list, when this applies to all objects of the cache.
+    added: HashSet<ObjectKey>,
+    /// No list was complete before.
     is_first: bool,
     pages: usize,
     objects: usize,
@@ -80,18 +82,18 @@ pub(super) struct ListProgress {
 }
 
 impl ListProgress {
-    /// Begins a list.
-    pub(super) fn new(store: &dyn WatchedStore, limits: Limits) -> Self {
-        let unseen = store.keys();
-        let is_first = unseen.is_empty();
-        Self { limits, unseen, added: Vec::new(), is_first, pages: 0, objects: 0, bytes: 0, begun: Instant::now() }
+    /// Begins a list. `added` are the objects that [`ListProgress::end`] has returned for the previous list.
+    pub(super) fn new(store: &dyn WatchedStore, limits: Limits, added: Vec<ObjectKey>) -> Self {
+        let (unseen, is_first) = (store.keys(), !store.progress().is_synced());
+        let added = added.into_iter().collect();
+        Self { limits, unseen, added, is_first, pages: 0, objects: 0, bytes: 0, begun: Instant::now() }
     }
 
     /// Counts a page.
     pub(super) fn begin_page(&mut self) -> Result<(), WatchError> {
         self.pages += 1;
         self.begun = Instant::now();
-        if self.pages > self.limits.pages { Err(WatchError::TooLarge("the list has too many pages")) } else { Ok(()) }
+        if self.pages > self.limits.pages { Err(FrameError::NoList("it has too many pages").into()) } else { Ok(()) }
     }
 
     /// Counts an object before it is applied; `key` returns `None` if the name of the object cannot be read.
@@ -116,12 +118,13 @@ impl ListProgress {
         if store.limited_bytes() > 2 * self.limits.record_bytes {
             return Err(WatchError::TooLarge("the records of the list take too much memory"));
         }
-        if !self.is_first
+        if (!self.is_first || !self.unseen.is_empty())
             && let Some(key) = key()
             && !self.unseen.remove(&key)
+            && !self.is_first
             && !store.contains(&key)
         {
-            self.added.push(key);
+            self.added.insert(key);
         }
         Ok(())
     }
@@ -132,10 +135,16 @@ impl ListProgress {
         self.limits.check_watched(store)
     }
 
-    /// Removes the objects from the cache that the list has added.
-    pub(super) fn discard(&mut self, store: &dyn WatchedStore) {
-        let added = std::mem::take(&mut self.added);
-        let added = if self.is_first { store.keys().into_iter().collect() } else { added };
-        added.iter().for_each(|key| store.remove(&key.namespace, &key.name));
+    /// Ends the list, with its error if it failed. Returns the objects that incomplete lists have added to the cache
+    /// since the last complete list.
+    pub(super) fn end(self, store: &dyn WatchedStore, error: Option<&WatchError>) -> Vec<ObjectKey> {
+        let Some(error) = error else { return Vec::new() };
+        if error.is_too_large() {
+            let all = if self.is_first { store.keys() } else { self.added };
+            all.iter().for_each(|key| store.remove(&key.namespace, &key.name));
+            return Vec::new();
+        }
+        // A stream may have added and deleted any number of objects.
+        self.added.into_iter().filter(|key| store.contains(key)).collect()
     }
 }

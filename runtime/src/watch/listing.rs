@@ -9,7 +9,7 @@ use crate::client::SendError;
 /// The form of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListForm {
-    /// One response; in protobuf over a dedicated connection.
+    /// One response; for kinds with many objects over a dedicated connection.
     Whole,
     /// The first events of the watch.
     Streamed,

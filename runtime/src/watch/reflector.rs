@@ -32,7 +32,7 @@ use super::refusals::Refusals;
 use super::request::{self, Backoff, Scope, WatchError};
 use super::resync::Resync;
 use super::watched_store::WatchedStore;
-use crate::client::Clients;
+use crate::client::{Clients, Lane};
 use crate::lock::lock;
 use crate::store::Progress;
 use crate::text::shortened;
@@ -75,6 +75,8 @@ pub struct Reflector {
     logs: Mutex<LogLimit>,
     /// The store holds a complete list.
     is_listed: bool,
+    /// Objects that incomplete lists have added to the store since the last complete list.
+    unconfirmed: Vec<ObjectKey>,
     refusals: Refusals,
     /// The last watch ended irregularly: the server may have lost state since.
     is_history_doubtful: bool,
@@ -89,7 +91,7 @@ impl Reflector {
     ) -> Self {
         let listing = Listing::new(if store.has_large_list() { ListForm::Whole } else { ListForm::Streamed });
         let (lag, resync) = (Duration::ZERO, Resync::new(Duration::ZERO));
-        let (limits, logs) = (Limits::default(), Mutex::default());
+        let (limits, logs, unconfirmed) = (Limits::default(), Mutex::default(), Vec::new());
         let (is_listed, refusals, is_history_doubtful) = (false, Refusals::default(), false);
         Self {
             clients,
@@ -102,6 +104,7 @@ impl Reflector {
             limits,
             logs,
             is_listed,
+            unconfirmed,
             refusals,
             is_history_doubtful,
         }
@@ -152,7 +155,7 @@ impl Reflector {
     }
 
     /// Lists and watches, or continues the watch. Returns when the watch ends.
-    async fn step(&mut self) -> Result<(), WatchError> {
+    pub(super) async fn step(&mut self) -> Result<(), WatchError> {
         if !self.is_listed {
             return self.list_and_watch().await;
         }
@@ -195,7 +198,9 @@ impl Reflector {
                 error!(kind, %error, "server state is older than before, for example after an etcd restore; relisting");
             }
             WatchError::Unreadable(_) => error!(kind, %error, "watch event cannot be read; relisting"),
-            WatchError::TooLarge(_) => error!(kind, %error, "the watch has delivered too much; relisting"),
+            error if error.is_too_large() => {
+                error!(kind, %error, "the watch has delivered too much; relisting");
+            }
             WatchError::Panicked(_) => {
                 error!(kind, %error, "watch panicked; relisting");
                 progress.count_panic();
@@ -232,21 +237,30 @@ impl Reflector {
     }
 
     async fn list_and_watch(&mut self) -> Result<(), WatchError> {
-        let permit = ListPermit::acquire(&self.lists).await;
         match self.listing.form() {
             ListForm::Streamed => {
-                let frames = Box::pin(self.list_streamed(permit)).await?;
-                self.set_listed();
+                let frames = Box::pin(self.list(Self::list_streamed)).await?;
                 return self.follow(frames).await;
             }
-            ListForm::Whole => {
-                Box::pin(self.list_whole()).await?;
-                drop(permit);
-            }
-            ListForm::Paged => Box::pin(self.list_pages(permit)).await?,
+            ListForm::Whole => Box::pin(self.list(Self::list_whole)).await?,
+            ListForm::Paged => Box::pin(self.list(Self::list_pages)).await?,
         }
-        self.set_listed();
         self.watch().await
+    }
+
+    /// Lists the kind by one of the functions for a form.
+    async fn list<T>(
+        &mut self,
+        list: impl AsyncFnOnce(&Self, &mut ListProgress, ListPermit) -> Result<T, WatchError>,
+    ) -> Result<T, WatchError> {
+        let permit = ListPermit::acquire(&self.lists).await;
+        let mut progress = ListProgress::new(&*self.store, self.limits, std::mem::take(&mut self.unconfirmed));
+        let listed = list(&*self, &mut progress, permit).await;
+        self.unconfirmed = progress.end(&*self.store, listed.as_ref().err());
+        if listed.is_ok() {
+            self.set_listed();
+        }
+        listed
     }
 
     fn set_listed(&mut self) {
@@ -284,21 +298,21 @@ impl Reflector {
     /// Lists through the initial events of a watch, and returns that watch.
     async fn list_streamed(
         &self,
+        list: &mut ListProgress,
         mut permit: ListPermit,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>>, WatchError> {
         let mut frames = permit.wait_for(self.frames(self.scope.streaming_list())).await?;
         frames.silence = LIST_SILENCE;
-        let mut list = ListProgress::new(&*self.store, self.limits);
         loop {
             let next = permit.wait_for(frames.next()).await?;
             let Some(frame) = next else { return Err(WatchError::Incomplete) };
             match self.expected_event(&frame)? {
                 WatchEvent::Bookmark { version, initial_end: true } => {
                     drop(permit);
-                    self.finish_list(&mut list, version)?;
+                    self.finish_list(list, version)?;
                     return Ok(frames);
                 }
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.apply_listed(&mut list, object)?,
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => self.apply_listed(list, object)?,
                 WatchEvent::Deleted(object) => self.remove(object),
                 WatchEvent::Bookmark { .. } => {}
                 WatchEvent::Error(status) => return Err(WatchError::Refused(status)),
@@ -307,26 +321,29 @@ impl Reflector {
     }
 
     /// Lists the kind in one response.
-    async fn list_whole(&self) -> Result<(), WatchError> {
+    async fn list_whole(&self, list: &mut ListProgress, mut permit: ListPermit) -> Result<(), WatchError> {
         if self.scope.form == Form::Json {
-            let mut list = ListProgress::new(&*self.store, self.limits);
-            let body = request::page(&self.clients, self.scope.whole(), self.scope.list_type()).await?;
-            let version = self.apply_json_page(&mut list, &body)?.0;
-            return self.finish_list(&mut list, version);
+            let list_read = request::page(&self.clients, self.scope.whole(), self.scope.list_type());
+            let body = permit.wait_for(list_read).await?;
+            let version = self.apply_json_page(list, &body)?.0;
+            drop(permit);
+            return self.finish_list(list, version);
         }
-        let mut items = Items::new(request::whole(&self.clients, self.scope.whole(), self.scope.list_type()).await?);
-        let mut list = ListProgress::new(&*self.store, self.limits);
-        while let Some(object) = items.next().await? {
-            self.apply_listed(&mut list, &object)?;
+        // Each dedicated connection is polled, which is too expensive for any number of aggregated APIs' kinds.
+        let lane = if self.store.has_large_list() { Lane::Dedicated } else { Lane::Watch };
+        let opened = request::open(&self.clients, lane, self.scope.whole(), self.scope.list_type());
+        let mut items = Items::new(permit.wait_for(opened).await?);
+        while let Some(object) = permit.wait_for(items.next()).await? {
+            self.apply_listed(list, &object)?;
         }
-        self.finish_list(&mut list, items.version()?)
+        drop(permit);
+        self.finish_list(list, items.version()?)
     }
 
     /// Lists the kind page by page.
     ///
     /// Some aggregated APIs return the same continue token with every page: such a list would never end.
-    async fn list_pages(&self, mut permit: ListPermit) -> Result<(), WatchError> {
-        let mut list = ListProgress::new(&*self.store, self.limits);
+    async fn list_pages(&self, list: &mut ListProgress, mut permit: ListPermit) -> Result<(), WatchError> {
         let mut next = String::new();
         loop {
             list.begin_page()?;
@@ -335,21 +352,21 @@ impl Reflector {
             let version = if self.scope.form == Form::Json {
                 let page_read = request::page(&self.clients, uri, self.scope.list_type());
                 let body = permit.wait_for(page_read).await?;
-                let (version, token) = self.apply_json_page(&mut list, &body)?;
+                let (version, token) = self.apply_json_page(list, &body)?;
                 next = token;
                 version
             } else {
-                let opened = request::open(&self.clients, uri, self.scope.list_type());
+                let opened = request::open(&self.clients, Lane::Watch, uri, self.scope.list_type());
                 let mut items = Items::new(permit.wait_for(opened).await?);
                 while let Some(object) = permit.wait_for(items.next()).await? {
-                    self.apply_listed(&mut list, &object)?;
+                    self.apply_listed(list, &object)?;
                 }
                 next = items.continue_token().to_owned();
                 items.version()?
             };
             if next.is_empty() {
                 drop(permit);
-                return self.finish_list(&mut list, version);
+                return self.finish_list(list, version);
             }
             if next == previous {
                 return Err(FrameError::NoList("its continue token is that of the previous page").into());
@@ -367,13 +384,13 @@ impl Reflector {
 
     /// Applies an object of a list.
     fn apply_listed(&self, list: &mut ListProgress, object: &[u8]) -> Result<(), WatchError> {
-        let applied = list.add(&*self.store, object, || key_of(object)).and_then(|()| self.apply(object));
-        applied.inspect_err(|_| list.discard(&*self.store))
+        list.add(&*self.store, object, || key_of(object))?;
+        self.apply(object)
     }
 
     /// Completes a list.
-    fn finish_list(&self, list: &mut ListProgress, version: u64) -> Result<(), WatchError> {
-        list.finish(&*self.store).inspect_err(|_| list.discard(&*self.store))?;
+    fn finish_list(&self, list: &ListProgress, version: u64) -> Result<(), WatchError> {
+        list.finish(&*self.store)?;
         let progress = self.store.progress();
         if version < progress.version() {
             self.store.restart(version);
@@ -395,7 +412,7 @@ impl Reflector {
         &self,
         uri: String,
     ) -> Result<Frames<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>>, WatchError> {
-        let body = request::open(&self.clients, uri, self.scope.stream_type()).await?;
+        let body = request::open(&self.clients, Lane::Watch, uri, self.scope.stream_type()).await?;
         Ok(Frames::new(self.scope.form, body, WATCH_SILENCE))
     }
 
@@ -478,7 +495,7 @@ impl Reflector {
         if key.is_none_or(|key| self.store.set_undecodable(key)) {
             return Ok(());
         }
-        Err(WatchError::TooLarge("too many objects cannot be decoded"))
+        Err(WatchError::TooManyUndecodable)
     }
 
     fn remove(&self, object: &[u8]) {

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use kinds::envelope::ApiStatus;
 use kinds::{Form, Resource};
-use kube::client::Body;
 use rand::Rng;
 
 use super::frames::FrameError;
@@ -52,6 +51,9 @@ pub enum WatchError {
     /// The server sends more than any server can have stored.
     #[error("{0}: either the list never ends, or the server has too many objects")]
     TooLarge(&'static str),
+    /// The store can record no more undecodable objects of the kind.
+    #[error("too many objects of the kind cannot be decoded; correct or delete those that earlier log lines name")]
+    TooManyUndecodable,
     /// A defect in this process.
     #[error("panic: {0}")]
     Panicked(String),
@@ -69,6 +71,11 @@ impl WatchError {
     /// Returns true if the version to continue from has expired: only a new list helps.
     pub fn is_expired(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 410 || status.reason == "Expired" || status.reason == "Gone")
+    }
+
+    /// Returns true if the server has sent more objects than the cache may hold.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(self, Self::TooLarge(_) | Self::TooManyUndecodable)
     }
 
     /// Returns the delay after which the server allows a retry; zero if it states none.
@@ -171,23 +178,15 @@ fn timeout_seconds() -> u32 {
 /// Opens a watch, or a list that is read object by object.
 pub async fn open(
     clients: &Clients,
+    lane: Lane,
     uri: String,
     accept: &str,
 ) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(get_response(clients, Lane::Watch, uri, accept).await?))
-}
-
-/// Opens a whole list over a dedicated connection.
-pub async fn whole(
-    clients: &Clients,
-    uri: String,
-    accept: &str,
-) -> Result<impl futures::Stream<Item = Result<Bytes, String>> + Unpin + use<>, WatchError> {
-    Ok(chunks(get_response(clients, Lane::Dedicated, uri, accept).await?))
-}
-
-fn chunks(response: Response<Body>) -> impl futures::Stream<Item = Result<Bytes, String>> + Unpin {
-    response.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed()
+    let response = clients.open(lane, get_request(uri, accept)?).await?;
+    if response.status() != StatusCode::OK {
+        return Err(WatchError::Refused(refusal(response).await));
+    }
+    Ok(response.into_body().into_data_stream().map(|chunk| chunk.map_err(|error| error.to_string())).boxed())
 }
 
 /// Reads one page of a list into one buffer.
@@ -212,14 +211,6 @@ async fn get(clients: &Clients, lane: Option<Lane>, uri: String, accept: &str) -
 fn get_request(uri: String, accept: &str) -> Result<Request<Bytes>, WatchError> {
     let request = Request::builder().method(Method::GET).uri(uri).header(header::ACCEPT, accept);
     request.body(Bytes::new()).map_err(|error| WatchError::Request(error.to_string()))
-}
-
-async fn get_response(clients: &Clients, lane: Lane, uri: String, accept: &str) -> Result<Response<Body>, WatchError> {
-    let response = clients.open(lane, get_request(uri, accept)?).await?;
-    if response.status() == StatusCode::OK {
-        return Ok(response);
-    }
-    Err(WatchError::Refused(refusal(response).await))
 }
 
 /// Time for which errors are retried, because the server may still be starting. Upstream:

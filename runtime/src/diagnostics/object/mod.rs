@@ -139,6 +139,8 @@ enum OwnerState {
     /// The owner was replaced by another object with the same name.
     Replaced,
     Deleted,
+    /// The owner's newest state cannot be decoded, and no older one has the uid of the reference.
+    Undecodable,
     /// Its kind is not watched, or the first list of its kind is not complete and lacks it.
     Unknown,
 }
@@ -457,10 +459,14 @@ fn namespace_of(sources: &[Arc<dyn Source>], owner: &OwnerRef, namespace: &str) 
 fn owner_state(sources: &[Arc<dyn Source>], meta: &Meta, owner: &OwnerRef) -> OwnerState {
     let Some(source) = source_of(sources, owner) else { return OwnerState::Unknown };
     let namespace = if source.resource().namespaced { &*meta.namespace } else { "" };
-    match source.meta(&ObjectKey::new(namespace, &*owner.name)) {
-        Some(found) if found.uid != owner.uid => OwnerState::Replaced,
-        Some(found) if found.is_deleting() => OwnerState::BeingDeleted,
-        Some(_) => OwnerState::Exists,
+    let key = ObjectKey::new(namespace, &*owner.name);
+    // Read first: an object that becomes decodable has its record before it is removed from the undecodable ones.
+    let is_undecodable = source.is_undecodable(&key);
+    match source.meta(&key) {
+        Some(found) if found.uid == owner.uid && found.is_deleting() => OwnerState::BeingDeleted,
+        Some(found) if found.uid == owner.uid => OwnerState::Exists,
+        _ if is_undecodable => OwnerState::Undecodable,
+        Some(_) => OwnerState::Replaced,
         None if source.is_synced() => OwnerState::Deleted,
         None => OwnerState::Unknown,
     }
@@ -473,6 +479,7 @@ fn owner_summary(owner: &OwnerRef, state: OwnerState) -> String {
         OwnerState::BeingDeleted => "is being deleted",
         OwnerState::Replaced => "replaced by another object with the same name",
         OwnerState::Deleted => "no longer exists",
+        OwnerState::Undecodable => "cannot be decoded (see the log)",
         OwnerState::Unknown => "its kind is not watched, or the first list of its kind is not complete",
     };
     format!("{role}{state}")

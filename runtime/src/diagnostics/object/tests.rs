@@ -1,8 +1,11 @@
 //! Reports about objects: the reasons why an object waits, and the responsible party of each.
 
 use kinds::meta::Time;
+use kinds::{Decode, Sections};
 
 use super::*;
+use crate::store::Store;
+use crate::watch::Metadata;
 
 fn meta(deleting: bool, finalizers: &[&str]) -> Meta {
     Meta {
@@ -151,12 +154,40 @@ fn standby_and_missing_owners_are_reported() {
     let owners = [
         (owner.clone(), OwnerState::Deleted),
         (owner.clone(), OwnerState::Exists),
+        (owner.clone(), OwnerState::Undecodable),
         (owner.clone(), OwnerState::Unknown),
     ];
     let waits = waits(&Facts { leads: false, owners: &owners, ..facts(None, &[]) });
     let kinds: Vec<WaitKind> = waits.iter().map(|wait| wait.what).collect();
     assert_eq!(kinds, [WaitKind::Leader, WaitKind::Owner]);
     assert!(super::owner_summary(&owner, OwnerState::Replaced).starts_with("its controller; replaced by another"));
+}
+
+#[test]
+fn owner_that_cannot_be_decoded_is_not_reported_as_deleted() {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let store = Arc::new(Store::<Metadata>::new(decode, Vec::new()));
+    store.progress().set_synced();
+    let (old, new) = (meta(false, &[]).uid, Uid::parse("22222222-2222-2222-2222-222222222222"));
+    let owner = |uid: &Uid| OwnerRef {
+        api_version: "meta.k8s.io/v1".into(),
+        kind: "PartialObjectMetadata".into(),
+        name: "web".into(),
+        uid: uid.clone(),
+        controller: None,
+        block_owner_deletion: None,
+    };
+    let sources: [Arc<dyn Source>; 1] = [store.clone()];
+    let states = || [&old, &new].map(|uid| owner_state(&sources, &meta(false, &[]), &owner(uid)));
+    assert_eq!(states(), [OwnerState::Deleted, OwnerState::Deleted]);
+    assert!(store.set_undecodable(ObjectKey::new("ns", "web")));
+    assert_eq!(states(), [OwnerState::Undecodable, OwnerState::Undecodable]);
+    store.put(Metadata(meta(false, &[])));
+    assert_eq!(states(), [OwnerState::Exists, OwnerState::Replaced]);
+    assert!(store.set_undecodable(ObjectKey::new("ns", "web")));
+    assert_eq!(states(), [OwnerState::Exists, OwnerState::Undecodable], "the record is stale");
+    store.put(Metadata(meta(true, &[])));
+    assert_eq!(states(), [OwnerState::BeingDeleted, OwnerState::Replaced]);
 }
 
 #[test]

@@ -115,6 +115,8 @@ pub trait Source: Send + Sync {
     fn progress(&self) -> &Progress;
     /// Returns the number of objects on the server that could not be decoded.
     fn undecodable(&self) -> usize;
+    /// Returns true if the newest state of an object cannot be decoded ([`Store::is_undecodable`]).
+    fn is_undecodable(&self, key: &ObjectKey) -> bool;
     /// Returns true if the metadata of an object is older than the object on the server, which cannot be decoded.
     fn is_stale(&self, key: &ObjectKey) -> bool;
     /// Returns true if the first list is complete.
@@ -152,6 +154,10 @@ impl<K: Kind> Source for Store<K> {
 
     fn undecodable(&self) -> usize {
         Store::undecodable(self)
+    }
+
+    fn is_undecodable(&self, key: &ObjectKey) -> bool {
+        Store::is_undecodable(self, key)
     }
 
     fn is_stale(&self, key: &ObjectKey) -> bool {
@@ -200,6 +206,10 @@ impl Source for Untyped {
 
     fn undecodable(&self) -> usize {
         self.store.undecodable()
+    }
+
+    fn is_undecodable(&self, key: &ObjectKey) -> bool {
+        self.store.is_undecodable(key)
     }
 
     fn is_stale(&self, key: &ObjectKey) -> bool {

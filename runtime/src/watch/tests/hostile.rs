@@ -1,5 +1,7 @@
 //! Servers that send more than a server can have, or something else than was requested.
 
+use std::sync::atomic::AtomicU64;
+
 use super::super::list_progress::Limits;
 use super::super::{Metadata, Source};
 use super::*;
@@ -92,6 +94,21 @@ async fn kind_recovers_when_its_lists_end_again() {
     until("the later list", || names(&store) == ["b", "c"]).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn objects_of_a_list_that_breaks_off_stay() {
+    let (clients, lists) = valid_list_then(|uri, _| match uri {
+        uri if uri.contains("continue=") => Reply::Refused(500),
+        uri if uri.contains("limit=500") => Reply::Whole(page(99, "next", &[object("c", 50)])),
+        _ => Reply::Whole(Bytes::new()),
+    })
+    .await;
+    let (store, mut tasks) = (store(Vec::new()), JoinSet::new());
+    start(&clients, &store, &Arc::new(Semaphore::new(1)), &mut tasks);
+    until("more lists", || lists.load(Ordering::SeqCst) >= 10).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(names(&store), ["a", "b", "c"]);
+}
+
 /// Responses with status 200 that are not lists: if they were read as empty lists, all objects of the cache would be
 /// deleted.
 #[tokio::test(start_paused = true)]
@@ -154,17 +171,70 @@ fn large(number: u64) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn list_fails_with_the_reason_when_too_many_objects_cannot_be_decoded() {
+    let name = |number: usize| format!("{number}-{}", "x".repeat(1 << 20));
+    let without_version = {
+        let mut object = Vec::new();
+        object.put_message(1, |meta| meta.put_str(object_meta::NAME, &name(100)));
+        object
+    };
+    let clients = clients(move |_| Reply::Whole(event("ADDED", &without_version))).await;
+    let store = store(Vec::new());
+    assert!((0..100).any(|number| !store.set_undecodable(ObjectKey::new("", name(number)))), "the store is full");
+    let error = reflector(&clients, &store, &Arc::new(Semaphore::new(1))).step().await.expect_err("an object too many");
+    let expected =
+        "too many objects of the kind cannot be decoded; correct or delete those that earlier log lines name";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(store.undecodable(), 0, "none was in a complete list");
+}
+
+/// Returns a store of metadata and a reflector for it, with low limits.
+fn metadata(clients: Arc<Clients>) -> (Arc<Store<Metadata>>, Reflector) {
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let store = Arc::new(Store::<Metadata>::new(decode, Vec::new()));
+    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Metadata };
+    let reflector = Reflector::new(clients, scope, store.clone(), Arc::new(Semaphore::new(1)));
+    (store, reflector.limited(Limits::small()))
+}
+
+#[tokio::test(start_paused = true)]
 async fn metadata_that_a_watch_adds_is_limited() {
     let watch =
         || Reply::Open((10..1000).map(|number| event_of("PartialObjectMetadata", "ADDED", &large(number))).collect());
     let (clients, lists) = list_and_watch(|| Reply::Open(vec![end_of_list(9)]), watch).await;
-    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-    let (store, mut tasks) = (Arc::new(Store::<Metadata>::new(decode, Vec::new())), JoinSet::new());
-    let scope = Scope { resource: Thing::RESOURCE, namespace: None, form: Form::Metadata };
-    let reflector = Reflector::new(clients, scope, store.clone(), Arc::new(Semaphore::new(1)));
-    tasks.spawn(reflector.limited(Limits::small()).run());
+    let ((store, reflector), mut tasks) = (metadata(clients), JoinSet::new());
+    tasks.spawn(reflector.run());
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
     assert!(Source::undecodable(&*store) == 0 && store.len() < 110, "{} objects", store.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn kind_recovers_when_incomplete_lists_have_filled_its_cache() {
+    // (pages after the first one fail, a list was complete before)
+    for (breaks_off, is_listed_before) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (lists, pages) = (Arc::new(AtomicU64::new(0)), AtomicU64::new(0));
+        let counted = lists.clone();
+        let clients = clients(move |uri| match uri {
+            uri if uri.contains("watch=true") => expired(),
+            uri if uri.contains("continue=") && breaks_off => Reply::Refused(500),
+            uri if uri.contains("continue=") => {
+                let token = pages.fetch_add(1, Ordering::SeqCst).to_string();
+                Reply::Whole(page(99, &token, &[]))
+            }
+            _ => match counted.fetch_add(1, Ordering::SeqCst) {
+                0 if is_listed_before => Reply::Whole(page(9, "", &[large(1)])),
+                number @ 0..8 => {
+                    let objects: Vec<_> = (1..=60).map(|at| large(1000 * (number + 1) + at)).collect();
+                    Reply::Whole(page(99, "next", &objects))
+                }
+                _ => Reply::Whole(page(99, "", &(1..=80).map(large).collect::<Vec<_>>())),
+            },
+        })
+        .await;
+        let ((store, reflector), mut tasks) = (metadata(clients), JoinSet::new());
+        tasks.spawn(reflector.paged(true).run());
+        until("the later list", || lists.load(Ordering::SeqCst) > 8 && store.len() == 80).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use super::reflector::Reflector;
 use super::request::Scope;
-use crate::client::{Clients, ConnectOptions, ProxyEnvironment, RequestLayer, ResponseBody, connect};
+use crate::client::{Clients, ConnectOptions, Lane, ProxyEnvironment, RequestLayer, ResponseBody, connect};
 use crate::store::{Index, Store};
 
 #[derive(Debug)]
@@ -42,6 +42,23 @@ impl Kind for Thing {
 
     fn meta(&self) -> &Meta {
         &self.0
+    }
+}
+
+/// A kind with many objects, whose list is requested in one response.
+#[derive(Debug)]
+struct LargeThing(Thing);
+
+impl Kind for LargeThing {
+    const RESOURCE: Resource = Thing::RESOURCE;
+    const MANY: bool = true;
+
+    fn decode(context: &Decode, object: &[u8]) -> Result<Self, DecodeError> {
+        Thing::decode(context, object).map(Self)
+    }
+
+    fn meta(&self) -> &Meta {
+        self.0.meta()
     }
 }
 
@@ -138,8 +155,13 @@ impl Reply {
 
 /// Creates clients whose requests `script` serves by path and query; no request leaves the process.
 async fn clients(script: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Arc<Clients> {
+    clients_by_lane(move |_, uri| script(uri)).await
+}
+
+/// As [`clients`], with a script that also gets the lane of a request.
+async fn clients_by_lane(script: impl Fn(Option<Lane>, &str) -> Reply + Send + Sync + 'static) -> Arc<Clients> {
     let layer = RequestLayer::new(move |_, request, _| {
-        let reply = script(&request.uri().to_string());
+        let reply = script(request.extensions().get().copied(), &request.uri().to_string());
         Box::pin(async move {
             if let Reply::Never = reply {
                 std::future::pending::<()>().await;
@@ -293,6 +315,59 @@ async fn server_that_does_not_respond_delays_no_other_list() {
         start(&normal, &fast, &lists, &mut tasks);
         within(5, name, fast.progress().synced()).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_in_one_response_delays_no_other_list_when_it_never_ends() {
+    let cases: [(&str, Form, fn() -> Reply); 3] = [
+        ("no response", Form::Protobuf, || Reply::Never),
+        ("a list without an end", Form::Protobuf, || Reply::Open(vec![Bytes::from_static(b"k8s\0")])),
+        ("a list without an end in JSON", Form::Json, || Reply::Open(vec![Bytes::from_static(b"{")])),
+    ];
+    for (name, form, whole) in cases {
+        let lists_begun = Arc::new(AtomicUsize::new(0));
+        let counted = lists_begun.clone();
+        let hanging = clients(move |uri| {
+            if uri.contains("limit=") {
+                return Reply::Refused(410);
+            }
+            counted.fetch_add(1, Ordering::Relaxed);
+            whole()
+        })
+        .await;
+        let normal = clients(|_| Reply::Open(vec![event("ADDED", &object("c", 7)), end_of_list(8)])).await;
+        let (lists, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+        let (slow, fast) = (store(Vec::new()), store(Vec::new()));
+        let scope = Scope { resource: Thing::RESOURCE, namespace: None, form };
+        tasks.spawn(Reflector::new(hanging, scope, slow, lists.clone()).paged(true).run());
+        until("the list is requested", || lists_begun.load(Ordering::Relaxed) > 0).await;
+        start(&normal, &fast, &lists, &mut tasks);
+        within(5, name, fast.progress().synced()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_kinds_with_many_objects_are_listed_over_a_dedicated_connection() {
+    let lanes = Arc::new(Mutex::new(Vec::new()));
+    let recorded = lanes.clone();
+    let clients = clients_by_lane(move |lane, uri| match uri {
+        uri if uri.contains("limit=") => Reply::Refused(410),
+        uri if uri.contains("watch=") => Reply::Open(Vec::new()),
+        _ => {
+            recorded.lock().expect("the lanes").push(lane);
+            Reply::Whole(page(5, "", &[object("a", 3)]))
+        }
+    })
+    .await;
+    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+    let (few, many) = (store(Vec::new()), Arc::new(Store::<LargeThing>::new(decode, Vec::new())));
+    let (permits, mut tasks) = (Arc::new(Semaphore::new(1)), JoinSet::new());
+    tasks.spawn(reflector(&clients, &few, &permits).paged(true).run());
+    within(60, "the list after expired pages", few.progress().synced()).await;
+    let scope = Scope { resource: LargeThing::RESOURCE, namespace: None, form: Form::Protobuf };
+    tasks.spawn(Reflector::new(clients, scope, many.clone(), permits).run());
+    within(5, "the list of many objects", many.progress().synced()).await;
+    assert_eq!(*lanes.lock().expect("the lanes"), [Some(Lane::Watch), Some(Lane::Dedicated)]);
 }
 
 #[tokio::test(start_paused = true)]
