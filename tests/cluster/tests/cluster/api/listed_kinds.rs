@@ -25,8 +25,13 @@ const REQUESTS_PER_ATTEMPT: usize = 3;
 
 /// Returns the maximum number of attempts in this time: the pauses grow from 0.8 s to 30 s.
 fn max_attempts(elapsed: Duration) -> usize {
-    let growing = (0..6).filter(|step| elapsed.as_millis() >= 800 * ((1 << step) - 1)).count();
-    growing + elapsed.as_secs() as usize / 30
+    let (mut attempts, mut next, mut pause) = (0, Duration::ZERO, Duration::from_millis(800));
+    while next <= elapsed {
+        attempts += 1;
+        next += pause;
+        pause = (pause * 2).min(Duration::from_secs(30));
+    }
+    attempts
 }
 
 /// Returns true if the manager's identity has a right on a kind.
@@ -51,12 +56,9 @@ async fn limit_watches(space: &Space, listed: &CustomKind, watched: &CustomKind)
     for rule in rules.iter_mut().filter(|rule| rule.api_groups.iter().flatten().any(|group| group == "*")) {
         rule.verbs.retain(|verb| verb != "watch");
     }
-    rules.extend([
-        serde_json::from_value(json!({"apiGroups": others, "resources": ["*"], "verbs": ["watch"]}))?,
-        serde_json::from_value(json!({
-            "apiGroups": [watched.group()], "resources": [watched.plural()], "verbs": ["watch"],
-        }))?,
-    ]);
+    for (groups, resource) in [(others, "*"), (vec![watched.group().to_owned()], watched.plural())] {
+        rules.push(serde_json::from_value(json!({"apiGroups": groups, "resources": [resource], "verbs": ["watch"]}))?);
+    }
     roles.replace(&role.name_any(), &PostParams::default(), &role).await?;
     eventually("the role has an effect", || async {
         ensure!(may(space, "list", listed).await? && may(space, "watch", watched).await?, "a right is missing");
@@ -115,7 +117,7 @@ pub async fn kind_without_right_to_watch_is_collected_and_delays_no_others(space
     let max = REQUESTS_PER_ATTEMPT * max_attempts(start.elapsed());
     let mut requests = faults.requests();
     requests.retain(|request| request.call.resource == "widgets" && request.call.name.is_empty());
-    let expected = |verb| if verb == Verb::Watch { 403 } else { 200 };
+    let expected = |verb: Verb| if verb == Verb::Watch { 403 } else { 200 };
     let is_expected = |request: &RecordedRequest| request.status.is_none_or(|is| is == expected(request.call.verb));
     ensure!(requests.iter().all(is_expected), "{requests:?}");
     ensure!(requests.len() <= max, "{} requests instead of at most {max}: {requests:?}", requests.len());
