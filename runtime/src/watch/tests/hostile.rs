@@ -1,7 +1,7 @@
 //! Servers that send more than a server can have, or something else than was requested.
 
 use super::super::list_progress::Limits;
-use super::super::{Metadata, Source};
+use super::super::Metadata;
 use super::*;
 
 /// A list of `a` and `b`, as the first events of a watch.
@@ -164,7 +164,7 @@ async fn metadata_that_a_watch_adds_is_limited() {
     let reflector = Reflector::new(clients, scope, store.clone(), Arc::new(Semaphore::new(1)));
     tasks.spawn(reflector.limited(Limits::small()).run());
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
-    assert!(Source::undecodable(&*store) == 0 && store.len() < 110, "{} objects", store.len());
+    assert!(store.undecodable() == 0 && store.len() < 110, "{} objects", store.len());
 }
 
 #[tokio::test(start_paused = true)]
