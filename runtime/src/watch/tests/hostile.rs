@@ -1,7 +1,7 @@
 //! Servers that send more than a server can have, or something else than was requested.
 
-use super::super::list_progress::Limits;
 use super::super::Metadata;
+use super::super::list_progress::Limits;
 use super::*;
 
 /// A list of `a` and `b`, as the first events of a watch.
