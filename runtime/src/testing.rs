@@ -98,6 +98,11 @@ pub fn deliver<K: Kind>(store: &Store<K>, record: K) {
     store.progress().advance(version);
 }
 
+/// Completes the first list of a store, as its watch would.
+pub fn deliver_end_of_list<K: Kind>(store: &Store<K>) {
+    store.progress().set_synced();
+}
+
 /// Records that an object of a store cannot be decoded, as its watch would.
 ///
 /// # Panics

@@ -39,7 +39,7 @@ impl Watched {
 pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> bool {
     // The version is read before the content, so that the content is at least as new.
     let watched = source.progress().version();
-    if !source.is_synced() || watched < version || source.undecodable() > 0 {
+    if !source.is_synced() || watched < version || source.undecodable_in(namespace) > 0 {
         return false;
     }
     !source.any(&mut |meta| *meta.namespace == *namespace)
@@ -47,16 +47,20 @@ pub fn is_empty_since(source: &dyn Source, namespace: &str, version: u64) -> boo
 
 /// Waits until each of `objects`, given as read from the server, is deleted according to the watch, and returns true.
 /// The objects are awaited one after the other. Returns false if `is_kept` holds for the awaited object, or if no
-/// decision is possible because objects of the kind are undecodable. Does not return before the watch has reached the
-/// version of the awaited object, or while that object exists and `is_kept` does not hold for it.
+/// decision is possible because that object is undecodable. Does not return before the watch has reached the version of
+/// the awaited object, or while that object exists and `is_kept` does not hold for it.
 pub async fn wait_until_deleted(source: &dyn Source, objects: &[Meta], is_kept: impl Fn(&Meta) -> bool) -> bool {
     for object in objects {
+        let key = object.key();
         loop {
             let version = source.progress().version();
             // A watch that is older than the object does not prove its absence.
             if source.is_synced() && version >= object.version {
-                match source.meta(&object.key()).filter(|now| now.uid == object.uid) {
-                    None if source.undecodable() > 0 => return false,
+                // A stale record is not read: otherwise the Writer would refuse the other deletions of a reconcile.
+                if source.is_undecodable(&key) {
+                    return false;
+                }
+                match source.meta(&key).filter(|now| now.uid == object.uid) {
                     None => break,
                     Some(now) if is_kept(&now) => return false,
                     Some(_) => {}
@@ -73,12 +77,13 @@ mod tests {
     use std::task::Poll;
 
     use futures::poll;
+    use kinds::meta::ObjectKey;
     use kinds::{Decode, Sections, Time, Uid};
 
     use super::super::every_kind::Metadata;
     use super::*;
     use crate::store::Store;
-    use crate::testing;
+    use crate::{stale, testing};
 
     fn meta(uid: &str, version: u64) -> Meta {
         Meta { uid: Uid::parse(uid), ..testing::meta("n", "a", version) }
@@ -126,6 +131,8 @@ mod tests {
         store.remove("n", "a");
         store.progress().advance(9);
         assert!(is_empty_since(&store, "n", 9));
+        store.set_undecodable(ObjectKey::new("m", "a"));
+        assert!(is_empty_since(&store, "n", 9), "an object of another namespace cannot be decoded");
         store.set_undecodable(meta("u", 4).key());
         assert!(!is_empty_since(&store, "n", 9), "an object cannot be decoded");
     }
@@ -143,14 +150,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn kept_object_ends_the_wait_and_undecodable_ones_prevent_it() {
+    async fn kept_object_ends_the_wait_and_an_undecodable_one_prevents_it() {
         let store = delivered();
         let read = [meta("u", 4)];
         store.put(Metadata(Meta { deletion: Time(5), ..meta("u", 7) }));
         store.progress().advance(7);
         assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, Meta::is_deleting))), Poll::Ready(false));
         assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), Poll::Pending, "not deleted yet");
+        store.set_undecodable(read[0].key());
+        let (waited, obstacle) = stale::noting(async {
+            (poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), stale::obstacle("n"))
+        })
+        .await;
+        assert_eq!((waited, obstacle), (Poll::Ready(false), None), "the record is stale");
         store.remove("n", "a");
+        for other in [ObjectKey::new("m", "a"), ObjectKey::new("n", "b")] {
+            store.set_undecodable(other);
+        }
+        assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), Poll::Ready(true), "other objects");
         store.set_undecodable(read[0].key());
         assert_eq!(poll!(Box::pin(wait_until_deleted(&store, &read, |_| false))), Poll::Ready(false));
     }

@@ -46,7 +46,7 @@ pub struct Content {
     /// The cluster's device classes.
     pub classes: Classes,
     /// Counts of other kinds, by resource name; `None`: the kind is not listed yet, is not served, or has undecodable
-    /// objects.
+    /// objects in the namespace.
     pub objects: HashMap<Str, Option<usize>>,
     /// Families with objects that cannot be decoded: their amounts would be too low.
     pub unreadable: BTreeSet<Family>,

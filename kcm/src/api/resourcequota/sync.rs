@@ -11,7 +11,7 @@ use kinds::resource_claim::{DeviceClass, ResourceClaim};
 use kinds::{Kind, PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use runtime::queue::Queue;
 use runtime::store::{Cached, Store, by_controller, by_namespace, index_key, owned_by};
-use runtime::watch::EveryKind;
+use runtime::watch::{EveryKind, Source};
 use runtime::worker::{Outcome, Reconcile, ReconcileError};
 use runtime::write::Writer;
 use tokio::time::Instant;
@@ -43,6 +43,11 @@ pub struct Quotas {
     pub clock: Clock,
     /// Time between two full counts of a quota; zero: only after changes.
     pub period: Duration,
+}
+
+/// Returns true if the cache contains all objects of a kind in a namespace.
+fn is_countable(source: &dyn Source, namespace: &str) -> bool {
+    source.is_synced() && source.undecodable_in(namespace) == 0
 }
 
 impl Reconcile for Quotas {
@@ -138,7 +143,7 @@ impl Quotas {
             if source.as_ref().is_some_and(|source| !source.resource().namespaced) {
                 continue;
             }
-            let countable = source.is_some_and(|source| source.is_synced() && source.undecodable() == 0);
+            let countable = source.is_some_and(|source| is_countable(&*source, namespace));
             let count = countable.then(|| self.census.count(group, plural, namespace));
             content.objects.insert(name.clone(), count);
         }
@@ -189,5 +194,23 @@ impl Quotas {
             *named_claim == *claim.meta.name
         };
         is_pods_claim.then_some(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::{Decode, Sections};
+    use runtime::testing::{deliver_end_of_list, deliver_undecodable, filled_store};
+
+    use super::*;
+
+    #[test]
+    fn kind_is_countable_in_namespaces_without_undecodable_objects() {
+        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
+        let pods: Store<Pod> = filled_store(decode, Vec::new(), []);
+        assert!(!is_countable(&pods, "a"), "not listed yet");
+        deliver_end_of_list(&pods);
+        deliver_undecodable(&pods, ObjectKey::new("a", "garbled"));
+        assert!(!is_countable(&pods, "a") && is_countable(&pods, "b"));
     }
 }

@@ -89,10 +89,9 @@ impl EndpointSlices {
     async fn sync_selected(&self, key: &ObjectKey, service: &Service) -> Result<Outcome, ReconcileError> {
         let pods = pods_of(service, &self.pods);
         let members = members(service, &pods, |node| self.place(node));
-        if !members.stranded.is_empty() && self.nodes.undecodable() > 0 {
-            return Err(ReconcileError::new(
-                "nodes of selected pods are not in the cache, and some nodes cannot be decoded (see the log)",
-            ));
+        let is_undecodable = |node: &Str| self.nodes.is_undecodable(&ObjectKey::new("", node.clone()));
+        if let Some((pod, node)) = members.stranded.iter().find(|(_, node)| is_undecodable(node)) {
+            return Err(ReconcileError::new(format!("the node {node} of pod {pod} cannot be decoded (see the log)")));
         }
         let triggered = self.triggers.observe(key, service, &pods);
         let labels = decide::labels(service);

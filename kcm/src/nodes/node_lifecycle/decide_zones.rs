@@ -255,7 +255,7 @@ pub fn update_disruption(
             zone.pace.set_rate(0.0, now);
         } else if size > 0 || all_failed {
             let before = std::mem::replace(&mut zone.state, state(name));
-            if zone.state != before || all_failed {
+            if zone.state != before {
                 zone.size_at_change = size;
             }
             zone.pace.set_rate(rates.of(zone.state, zone.size_at_change), now);

@@ -16,7 +16,7 @@ use tracing::{debug, info};
 
 use super::changes::Scope;
 use super::decide::Step;
-use super::memory::SiteMemory;
+use super::memory::{SiteMemory, WaitReason};
 use super::metrics::Operation;
 use super::observe::Place;
 use super::reconcile::{AttachDetach, Recheck, Subject};
@@ -45,7 +45,7 @@ impl AttachDetach {
         memory.must_confirm = false;
         memory.attach_started.get_or_insert(subject.now);
         memory.is_announced = false;
-        memory.is_wait_reported = false;
+        memory.reported_wait = None;
         let Plugin::Csi { driver, handle } = subject.plugin else {
             memory.is_held = true;
             memory.is_attached = true;
@@ -171,11 +171,12 @@ impl AttachDetach {
         }
     }
 
-    /// Records one event about each pod that uses the volume on the node: first the volume has to be detached from
-    /// another node, or all PersistentVolumes have to be decodable. Returns the time until the events are due; `None`
-    /// if they are recorded or not needed.
+    /// Records one event for each reason about each pod that uses the volume on the node: first the volume has to be
+    /// detached from another node, or all PersistentVolumes have to be decodable. Returns the time until the events are
+    /// due; `None` if they are recorded or not needed.
     pub fn report_wait(&self, subject: &Subject<'_>, place: &Place, memory: &mut SiteMemory) -> Option<Duration> {
-        if memory.is_wait_reported {
+        let reason = if subject.observation.is_exclusive { WaitReason::Exclusive } else { WaitReason::Undecodable };
+        if memory.reported_wait == Some(reason) {
             return None;
         }
         let (places, steps) = (&subject.observation.places, subject.steps);
@@ -191,8 +192,8 @@ impl AttachDetach {
         if !remaining.is_zero() {
             return Some(remaining);
         }
-        memory.is_wait_reported = true;
-        if !subject.observation.is_exclusive {
+        memory.reported_wait = Some(reason);
+        if reason == WaitReason::Undecodable {
             info!(volume = %subject.name, node = %place.node, "waiting until all PersistentVolumes can be decoded");
             self.record(subject, place, EventType::Warning, messages::FAILED, messages::undecodable);
             return None;

@@ -19,6 +19,15 @@ use super::changes::{Changes, Scope};
 use super::definitions::Definitions;
 use super::node_list::NodeList;
 
+/// The reason why a volume is not attached to a second node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The volume may be attached to one node only.
+    Exclusive,
+    /// An undecodable PersistentVolume may have the same storage, and allow only one node.
+    Undecodable,
+}
+
 /// Remembered state of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SiteMemory {
@@ -37,8 +46,8 @@ pub struct SiteMemory {
     pub detach_started: Option<Instant>,
     /// The success of the attachment was recorded as an event, or needs no event.
     pub is_announced: bool,
-    /// The wait for another node was recorded as an event.
-    pub is_wait_reported: bool,
+    /// The reason of the wait for another node that was recorded as an event last.
+    pub reported_wait: Option<WaitReason>,
     /// Version of the VolumeAttachment whose error was recorded last.
     pub reported_version: u64,
     /// An attachment exists, or may exist.

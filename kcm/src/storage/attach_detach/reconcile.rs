@@ -196,8 +196,8 @@ impl AttachDetach {
     }
 
     async fn take_step(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
-        if !matches!(step, Step::AwaitOtherNode) {
-            memory.is_wait_reported &= place.site.is_wanted;
+        if !matches!(step, Step::AwaitOtherNode) && !place.site.is_wanted {
+            memory.reported_wait = None;
         }
         if !matches!(step, Step::List | Step::AwaitDecodable) && place.site.is_wanted && place.site.is_listed {
             self.set_listed(subject, place, false, true);

@@ -113,8 +113,8 @@ pub trait Source: Send + Sync {
     fn any(&self, matches: &mut dyn FnMut(&Meta) -> bool) -> bool;
     /// Returns the progress of the watch.
     fn progress(&self) -> &Progress;
-    /// Returns the number of objects on the server that could not be decoded.
-    fn undecodable(&self) -> usize;
+    /// Returns the number of objects in a namespace that could not be decoded.
+    fn undecodable_in(&self, namespace: &str) -> usize;
     /// Returns true if the newest state of an object cannot be decoded ([`Store::is_undecodable`]).
     fn is_undecodable(&self, key: &ObjectKey) -> bool;
     /// Returns true if the metadata of an object is older than the object on the server, which cannot be decoded.
@@ -152,8 +152,8 @@ impl<K: Kind> Source for Store<K> {
         Store::progress(self)
     }
 
-    fn undecodable(&self) -> usize {
-        Store::undecodable(self)
+    fn undecodable_in(&self, namespace: &str) -> usize {
+        Store::undecodable_in(self, namespace)
     }
 
     fn is_undecodable(&self, key: &ObjectKey) -> bool {
@@ -204,8 +204,8 @@ impl Source for Untyped {
         self.store.progress()
     }
 
-    fn undecodable(&self) -> usize {
-        self.store.undecodable()
+    fn undecodable_in(&self, namespace: &str) -> usize {
+        self.store.undecodable_in(namespace)
     }
 
     fn is_undecodable(&self, key: &ObjectKey) -> bool {

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::super::Metadata;
 use super::super::list_progress::Limits;
-use super::super::{Metadata, Source};
 use super::*;
 
 /// A list of `a` and `b`, as the first events of a watch.
@@ -205,7 +205,7 @@ async fn metadata_that_a_watch_adds_is_limited() {
     let ((store, reflector), mut tasks) = (metadata(clients), JoinSet::new());
     tasks.spawn(reflector.run());
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
-    assert!(Source::undecodable(&*store) == 0 && store.len() < 110, "{} objects", store.len());
+    assert!(store.undecodable() == 0 && store.len() < 110, "{} objects", store.len());
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,6 +200,7 @@ fn main() -> std::process::ExitCode {
             existing_owners_are_kept_and_dangling_references_removed, garbage_needs_one_request_per_deletion,
             no_kind_is_watched_twice,
         },
+        api::listed_kinds::{kind_without_right_to_watch_is_collected_and_delays_no_others},
         process::manifests::{
             charts_are_accepted_by_helm_and_the_api_server, kubeadm_patches_change_only_what_they_should,
         },

@@ -6,16 +6,17 @@ use std::time::Duration;
 use http::Method;
 use kinds::endpoint_slice::FROM_PODS;
 use kinds::ip::Family;
+use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::service::ServiceType;
 use kinds::wire::Put as _;
-use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Sections, Service, envelope};
+use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Pod, Sections, Service, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
 use runtime::queue::{Queue, QueueOptions};
 use runtime::store::{Index, Store};
-use runtime::testing::{KeptEvents, NoEvents, filled_store, object, writer};
+use runtime::testing::{KeptEvents, NoEvents, deliver_undecodable, filled_store, object, writer};
 use runtime::worker::{Outcome, Reconcile as _};
 
 use super::super::sync::EndpointSlices;
@@ -162,19 +163,38 @@ async fn each_failed_write_is_reported_and_counts_as_an_error() {
     }
 }
 
+/// Returns a pod of the Service on a node that is not in the cache.
+fn stranded_pod() -> Pod {
+    let mut pod = Fixture::new(service(), [4]).pods.remove(&4).expect("a pod");
+    pod.meta.labels = service().selector;
+    pod.node = "gone".into();
+    pod
+}
+
 /// Upstream: k8s.io/endpointslice, reconciler.go. The pod on the missing node is reported with the failed write.
 #[tokio::test(start_paused = true)]
 async fn failed_write_is_reported_together_with_pods_on_missing_nodes() {
     let (mut controller, _) = controller_of_a_full_slice(Method::PUT, 409, "{}").await;
-    let mut stranded = Fixture::new(service(), [4]).pods.remove(&4).expect("a pod");
-    stranded.meta.labels = service().selector;
-    stranded.node = "gone".into();
     let mut pods: Vec<_> = controller.pods.all().iter().map(|pod| (**pod).clone()).collect();
-    pods.push(stranded);
+    pods.push(stranded_pod());
     controller.pods = filled(vec![by_label()], pods);
     let failed = controller.reconcile(&service().meta.key()).await.expect_err("a write is refused").message;
     let skipped = "[skipping Pod web-4 for Service ns/web: Node gone Not Found, failed to update web-001 EndpointSlice";
     assert!(failed.starts_with(skipped), "{failed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_waits_only_for_undecodable_nodes_of_its_pods() {
+    // (undecodable node, requests)
+    for (undecodable, sent) in [("other", &[Method::POST, Method::PUT][..]), ("gone", &[])] {
+        let (mut controller, requests) = controller_of_a_full_slice(Method::DELETE, 409, "{}").await;
+        let mut pods: Vec<_> = controller.pods.all().iter().map(|pod| (**pod).clone()).collect();
+        pods.push(stranded_pod());
+        controller.pods = filled(vec![by_label()], pods);
+        deliver_undecodable(&controller.nodes, ObjectKey::new("", undecodable));
+        let failed = controller.reconcile(&service().meta.key()).await.expect_err("the node is missing").message;
+        assert_eq!(*lock(&requests), sent, "{undecodable}: {failed}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

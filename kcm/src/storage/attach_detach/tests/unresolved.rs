@@ -1,6 +1,7 @@
 //! Attachments of PersistentVolumes that are missing or undecodable, or that have other storage by now: they still attach
 //! the volume.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kinds::PersistentVolume;
@@ -102,6 +103,17 @@ async fn volume_stays_attached_while_the_persistent_volume_of_its_attachment_can
     assert_eq!(bed.count("PATCH"), 1, "no pod uses it: it is removed from the list, then detached");
 }
 
+#[tokio::test]
+async fn wanted_volume_is_listed_while_the_persistent_volume_of_its_attachment_cannot_be_decoded() {
+    let bed = Bed::restarted().await;
+    deliver_undecodable(&bed.shared.caches.volumes, object("old"));
+    bed.add_pod("web", "a");
+    bed.reconcile(&name()).await.expect("it succeeds");
+    bed.reconcile_node("a").await.expect("it succeeds");
+    let requests = ["POST", "PATCH", "DELETE"].map(|verb| bed.count(verb));
+    assert_eq!(requests, [0, 1, 0], "the kubelet waits for the list");
+}
+
 #[tokio::test(start_paused = true)]
 async fn volume_that_no_pod_uses_is_detached() {
     for is_late in [false, true] {
@@ -137,6 +149,10 @@ async fn persistent_volumes_are_searched_once_for_each_attachment() {
         deliver(&bed.shared.caches.volumes, volume_with(&name, &handle));
     };
     (0..VOLUMES).for_each(create);
+    bed.add_attachment("b", |attachment| {
+        attachment.volume = "old".into();
+        attachment.meta.name = attachment_name(DRIVER, "vol-9", "b").into();
+    });
     let visited = || bed.shared.memory.visited.load(Ordering::Relaxed);
     bed.resolve().await;
     assert!(visited() > VOLUMES, "all are searched");
@@ -146,7 +162,7 @@ async fn persistent_volumes_are_searched_once_for_each_attachment() {
     let first = visited();
     create(VOLUMES);
     bed.resolve().await;
-    assert_eq!((visited() - first, queue.len()), (1, 0), "the attachment is not of the new one");
+    assert_eq!((visited() - first, queue.len()), (1, 0), "no attachment is of the new one");
     bed.add_attachment("a", |attachment| {
         attachment.volume = "old".into();
         attachment.attached = false;
@@ -154,7 +170,7 @@ async fn persistent_volumes_are_searched_once_for_each_attachment() {
     let other = volume_with("second", "vol-1");
     deliver(&bed.shared.caches.volumes, other);
     bed.resolve().await;
-    assert_eq!(visited() - first, 2, "the attachment is known");
+    assert_eq!(visited() - first, 2, "the attachments are known");
 }
 
 #[tokio::test]
@@ -212,6 +228,33 @@ async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_
     assert_eq!(bed.count("POST"), 1);
     let events = bed.end().await;
     assert!(events.len() == 1 && events[0].contains("cannot be decoded"), "{events:?}");
+}
+
+#[tokio::test]
+async fn wait_for_a_volume_that_turns_out_to_be_for_one_node_is_reported_again() {
+    let bed = Bed::new().await;
+    bed.share();
+    for node in ["a", "b"] {
+        bed.change_node(node, NodeState::healthy(5, &[], &[]));
+        bed.deliver_node(node);
+        bed.add_pod(&format!("web-{node}"), node);
+    }
+    bed.add_attachment("a", |_| {});
+    deliver_undecodable(&bed.shared.caches.volumes, object("garbled"));
+    bed.reconcile(&name()).await.expect("it succeeds");
+    let mut decoded = volume_with("garbled", "vol-1");
+    decoded.access_modes = Arc::new(["ReadWriteOnce".into()]);
+    deliver(&bed.shared.caches.volumes, decoded);
+    for _ in 0..2 {
+        bed.reconcile(&name()).await.expect("it succeeds");
+    }
+    assert_eq!(bed.count("POST"), 0);
+    let events = bed.end().await;
+    let reasons = ["cannot be decoded", "Volume is already used by pod(s) web-a"];
+    assert_eq!(events.len(), reasons.len(), "{events:?}");
+    for (event, reason) in events.iter().zip(reasons) {
+        assert!(event.contains(reason), "{reason}: {event}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod cluster_scoped;
 pub mod garbage_collector;
+pub mod listed_kinds;
 pub mod namespace;
 pub mod owners;
 pub mod policy_corpus;
