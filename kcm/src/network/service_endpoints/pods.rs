@@ -196,6 +196,71 @@ mod tests {
         }
     }
 
+    #[test]
+    fn target_port_is_a_number_or_the_first_port_with_its_name_and_protocol() {
+        let named = [("a", "UDP", 1), ("a", "TCP", 2), ("a", "TCP", 3), ("b", "SCTP", 4), ("c", "TCP", -1)];
+        let named =
+            named.map(|(name, protocol, number)| NamedPort { name: name.into(), protocol: protocol.into(), number });
+        let text = |name: &str| IntOrString::Text(name.into());
+        for (target, named, expected) in [
+            (IntOrString::Int(93), &[][..], Some(93)),
+            (IntOrString::Int(93), &named, Some(93)),
+            (text("a"), &[], None),
+            (text("a"), &named, Some(2)),
+            (text("b"), &named, None),
+            (text("c"), &named, Some(-1)),
+            (text("d"), &named, None),
+        ] {
+            let mut service: Service = object("web", Sections::default());
+            service.ports = vec![ServicePort {
+                name: "".into(),
+                protocol: "TCP".into(),
+                app_protocol: Some("https".into()),
+                port: 80,
+                target_port: target,
+                node_port: 0,
+            }];
+            let found = ports(&service, named);
+            assert!(found.iter().all(|port| port.app_protocol.as_deref() == Some("https")));
+            let found: Vec<i32> = found.iter().filter_map(|port| port.number).collect();
+            assert_eq!(found, Vec::from_iter(expected), "{service:?}");
+        }
+    }
+
+    /// Upstream: k8s.io/endpointslice/util, podEndpointsChanged.
+    #[test]
+    fn only_published_fields_of_a_pod_affect_its_services() {
+        type Edit = Box<dyn Fn(&mut Pod)>;
+        let ips = |list: &'static [&'static str]| {
+            move |pod: &mut Pod| {
+                pod.network.as_mut().expect("a network").ips = list.iter().map(|ip| Ip::parse(ip)).collect();
+            }
+        };
+        let two = || ips(&["10.0.0.1", "fd00::1"]);
+        let rows: [(&str, Edit, Edit, bool); 11] = [
+            ("nothing", Box::new(|_| {}), Box::new(|_| {}), false),
+            ("node", Box::new(|_| {}), Box::new(|pod| pod.node = "other".into()), false),
+            ("version", Box::new(|_| {}), Box::new(|pod| pod.meta.version += 1), false),
+            ("first address", Box::new(ips(&[])), Box::new(ips(&["fd00::1"])), true),
+            ("other IPv4 address", Box::new(|_| {}), Box::new(ips(&["10.0.0.2"])), true),
+            ("other IPv6 address", Box::new(ips(&["fd00::1"])), Box::new(ips(&["fd00::2"])), true),
+            ("further address", Box::new(|_| {}), Box::new(two()), true),
+            ("other further address", Box::new(two()), Box::new(ips(&["10.0.0.1", "fd00::2"])), true),
+            ("no further address", Box::new(two()), Box::new(|_| {}), true),
+            ("readiness", Box::new(|_| {}), Box::new(|pod| pod.ready = false), true),
+            ("deletion", Box::new(|_| {}), Box::new(|pod| pod.meta.deletion = kinds::Time(5)), true),
+        ];
+        let selectors = services([0].into_iter());
+        for (what, before, after, expected) in rows {
+            let edited = |edit: &Edit| {
+                let mut pod = (*endpoint(&[0], true)).clone();
+                edit(&mut pod);
+                Arc::new(pod)
+            };
+            assert_eq!(changed(&edited(&before), &edited(&after), &selectors).len(), usize::from(expected), "{what}");
+        }
+    }
+
     /// A comparison of all pairs of Services would take half a minute.
     #[test]
     fn pod_that_very_many_services_select_is_changed_in_near_linear_time() {

@@ -172,6 +172,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn services_of_a_changed_slice_are_requeued_unless_the_change_is_an_own_write() {
+        let slice = |service: &str, manager: &str| {
+            let mut slice: EndpointSlice = runtime::testing::object("web-x", Sections::default());
+            let names = [("kubernetes.io/service-name", service), ("endpointslice.kubernetes.io/managed-by", manager)];
+            let names = names.into_iter().filter(|(_, value)| !value.is_empty());
+            let names = names.map(|(key, value)| (key.into(), value.into())).collect();
+            slice.meta.labels = kinds::Interner::default().labels(names);
+            Some(Arc::new(slice))
+        };
+        let (soon, now) = (Urgency::Soon, Urgency::Now);
+        for (what, old, new, is_own, expected) in [
+            ("created", None, slice("web", "me"), false, &[("web", soon)][..]),
+            ("created here", None, slice("web", "me"), true, &[]),
+            ("of another manager", None, slice("web", "you"), false, &[]),
+            ("without Service", None, slice("", "me"), false, &[]),
+            ("updated", slice("web", "me"), slice("web", "me"), false, &[("web", soon)]),
+            ("updated here", slice("web", "me"), slice("web", "me"), true, &[]),
+            ("moved", slice("web", "me"), slice("db", "me"), false, &[("web", soon), ("db", soon)]),
+            ("taken by another manager", slice("web", "me"), slice("web", "you"), false, &[("web", soon)]),
+            ("deleted", slice("web", "me"), None, false, &[("web", soon)]),
+            ("deleted here", slice("web", "me"), None, true, &[("web", now)]),
+            ("deleted, without Service", slice("", "me"), None, false, &[]),
+        ] {
+            let change = Change { old: old.as_ref(), new: new.as_ref() };
+            let found = of_slice(&change, "me", |_| is_own, |_| is_own);
+            let found: Vec<(&str, Urgency)> = found.iter().map(|(key, urgency)| (&*key.name, *urgency)).collect();
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
     fn update_that_the_watch_delivers_before_its_response_is_an_own_write() {
         let mut needs = Builder::default();
         needs.need::<EndpointSlice>(Sections::default(), &[]);

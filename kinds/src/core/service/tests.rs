@@ -135,3 +135,29 @@ fn load_balancer_settings_are_decoded() {
     let former = decode(Service::BALANCING, |_| {}, status).balancing.expect("its status has an ingress");
     assert_eq!((former.ingress, former.allocate_node_ports), (vec![ingress], true));
 }
+
+#[test]
+fn one_of_two_annotations_requests_hints_and_the_deprecated_one_takes_precedence() {
+    for (mode, deprecated, expected) in [
+        (None, None, false),
+        (Some("auto"), None, true),
+        (Some("Auto"), None, true),
+        (Some("aUto"), None, false),
+        (Some("enabled"), None, false),
+        (Some("disabled"), None, false),
+        (None, Some("auto"), true),
+        (None, Some("Auto"), true),
+        (None, Some("aUto"), false),
+        (None, Some("enabled"), false),
+        (None, Some("disabled"), false),
+        (Some("disabled"), Some("auto"), true),
+        (Some("auto"), Some("disabled"), false),
+    ] {
+        let given = [("service.kubernetes.io/topology-aware-hints", deprecated), (super::TOPOLOGY_MODE, mode)];
+        let given = given.into_iter().chain([("topology-hints", Some("auto"))]);
+        let given = given.filter_map(|(key, value)| Some((Str::from(key), Str::from(value?))));
+        let mut service = decode(Sections::default(), |_| {}, |_| {});
+        service.annotations = Interner::default().labels(given.collect());
+        assert_eq!(service.wants_topology_hints(), expected, "{mode:?} {deprecated:?}");
+    }
+}

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 37] = [
+const LISTS: [(&str, &str); 38] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("bootstrap_tokens", include_str!("bootstrap_tokens.txt")),
     ("certificates", include_str!("certificates.txt")),
@@ -27,6 +27,7 @@ const LISTS: [(&str, &str); 37] = [
     ("endpoints", include_str!("endpoints.txt")),
     ("endpointslice", include_str!("endpointslice.txt")),
     ("endpointslice_mirroring", include_str!("endpointslice_mirroring.txt")),
+    ("endpointslice_module", include_str!("endpointslice_module.txt")),
     ("garbage_collector", include_str!("garbage_collector.txt")),
     ("horizontal_pod_autoscaler", include_str!("horizontal_pod_autoscaler.txt")),
     ("job", include_str!("job.txt")),

@@ -7,7 +7,7 @@ use kinds::{Service, Str};
 use runtime::metrics::Metrics as Registry;
 
 use super::super::metrics::Metrics;
-use super::builders::{Fixture, port, service};
+use super::builders::{Fixture, labels, port, service};
 use crate::network::service_endpoints::slice_writes::{Plan, WriteCounts};
 
 const PREFIX: &str = "endpoint_slice_controller_";
@@ -107,9 +107,52 @@ fn changed_slices_are_not_observed_while_the_namespace_is_being_deleted() {
 fn distribution_without_services_counts_zero() {
     let mut bench = Bench::new(Service { traffic_distribution: Some("PreferClose".into()), ..service() }, [1]);
     let count = "services_count_by_traffic_distribution{traffic_distribution=\"PreferClose\"} ";
+    for _ in 0..2 {
+        bench.sync(false);
+        assert_eq!(bench.value(count), 1.0);
+    }
+    let changed = |topology: &str, distribution: &str| {
+        format!("{{topology=\"{topology}\",traffic_distribution=\"{distribution}\"}}")
+    };
+    let observed = |bench: &Bench, labels: String| bench.observed("endpointslices_changed_per_sync", &labels);
+    assert_eq!(observed(&bench, changed("Disabled", "PreferClose")), (1.0, 2.0));
+    let mut second = bench.fixture.service.clone();
+    second.meta.name = "other".into();
+    let first = std::mem::replace(&mut bench.fixture, Fixture::new(second, [1]));
     bench.sync(false);
-    assert_eq!(bench.value(count), 1.0);
+    assert_eq!(bench.value(count), 2.0, "two Services");
+    bench.metrics.forget(&first.service.meta.key());
+    assert_eq!(bench.value(count), 1.0, "one of them is deleted");
     bench.fixture.service.traffic_distribution = None;
     bench.sync(false);
     assert!(bench.registry.text().contains(&format!("{PREFIX}{count}0")));
+    bench.fixture.service.traffic_distribution = Some("PreferClose".into());
+    bench.fixture.service.annotations = labels(&[("service.kubernetes.io/topology-mode", "Auto")]);
+    bench.sync(false);
+    assert_eq!(bench.value(count), 0.0, "the annotation takes precedence");
+    assert_eq!(observed(&bench, changed("Auto", "")), (0.0, 1.0));
+}
+
+/// Upstream: k8s.io/endpointslice/metrics, Cache.
+#[test]
+fn sums_include_each_service_until_it_is_deleted() {
+    let sums = |bench: &Bench| {
+        ["endpoints_desired ", "num_endpoint_slices ", "desired_endpoint_slices "].map(|name| bench.value(name))
+    };
+    let mut bench = Bench::new(service(), 1..=4);
+    bench.fixture.max_endpoints = 2;
+    bench.sync(false);
+    assert_eq!(sums(&bench), [4.0, 2.0, 2.0]);
+    for number in [1, 3] {
+        bench.fixture.pods.remove(&number);
+    }
+    bench.sync(false);
+    assert_eq!(sums(&bench), [2.0, 2.0, 1.0], "one slice would suffice");
+    let mut other = service();
+    other.meta.name = "other".into();
+    let first = std::mem::replace(&mut bench.fixture, Fixture::new(other, []));
+    bench.sync(false);
+    assert_eq!(sums(&bench), [2.0, 3.0, 2.0], "an empty slice counts");
+    bench.metrics.forget(&first.service.meta.key());
+    assert_eq!(sums(&bench), [0.0, 1.0, 1.0]);
 }

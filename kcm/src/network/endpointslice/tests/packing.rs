@@ -127,6 +127,32 @@ fn emptied_slices_are_recycled() {
 }
 
 #[test]
+fn change_of_ports_repacks_the_slices() {
+    // (slices before, updates, deletions, sizes after)
+    for (before, updates, deletions, sizes) in [
+        (vec![(0, 100), (100, 200), (200, 240)], 3, 0, vec![40, 100, 100]),
+        ((0..8).map(|at| (at * 30, at * 30 + 30)).collect(), 3, 5, vec![40, 100, 100]),
+    ] {
+        let mut fixture = fixture(240, &before);
+        assert_eq!(fixture.settle(), 0, "{before:?}");
+        fixture.service.ports = vec![port("", IntOrString::Int(81))];
+        let now = fixture.decide().now;
+        assert_eq!((now.create.len(), now.update.len(), now.delete.len()), (0, updates, deletions), "{before:?}");
+        fixture.settle();
+        assert_eq!(fixture.sizes(), sizes, "{before:?}");
+    }
+}
+
+#[test]
+fn fullest_of_the_slices_that_are_written_anyway_is_filled_first() {
+    let mut fixture = fixture(115, &[(0, 20), (20, 100)]);
+    for number in (0..100).step_by(10) {
+        fixture.pods.get_mut(&number).expect("the pod exists").ready = false;
+    }
+    assert_eq!((fixture.settle(), fixture.sizes()), (2, vec![20, 95]));
+}
+
+#[test]
 fn lower_limit_applies_to_slices_that_change() {
     let mut fixture = fixture(100, &[(0, 100)]);
     fixture.max_endpoints = 30;

@@ -7,6 +7,7 @@ use kinds::endpoint_slice::Contents;
 use kinds::int_or_string::IntOrString;
 use kinds::ip::Family;
 use kinds::pod::{NamedPort, Phase};
+use kinds::service::ServicePort;
 use kinds::{Meta, Pod, Service, Time, Uid};
 
 use super::builders::{Fixture, labels, pod, port, service, slice_of, with_port};
@@ -22,6 +23,9 @@ fn conditions_report_readiness_and_termination() {
     let unready = |pod: Pod| Pod { ready: false, ..pod };
     for (pod, publish, expected) in [
         (pod(1), false, "10.0.0.1 ++-"),
+        (pod(1), true, "10.0.0.1 ++-"),
+        (Pod { phase: Phase::Pending, ..pod(1) }, false, "10.0.0.1 ++-"),
+        (Pod { phase: Phase::Unknown, ..pod(1) }, false, "10.0.0.1 ++-"),
         (unready(pod(1)), false, "10.0.0.1 ---"),
         (terminating(pod(1)), false, "10.0.0.1 -++"),
         (terminating(unready(pod(1))), false, "10.0.0.1 --+"),
@@ -60,6 +64,9 @@ fn empty_slice_is_filled_by_an_update() {
     fixture.pods.clear();
     assert_eq!(fixture.settle(), 1, "emptied by one update");
     assert_eq!(fixture.sizes(), [0]);
+    fixture.service.meta.labels = labels(&[("tier", "front")]);
+    let decision = fixture.decide();
+    assert_eq!((decision.now.update.len(), decision.now.writes()), (1, 1), "its labels are outdated");
 }
 
 #[test]
@@ -91,15 +98,19 @@ fn slices_of_a_removed_family_are_deleted() {
     let mut fixture = Fixture::new(Service { ip_families: vec!["IPv4".into(), "IPv6".into()], ..service() }, [1]);
     assert_eq!(fixture.settle(), 2);
     fixture.service.ip_families = vec!["IPv6".into()];
-    assert_eq!(fixture.settle(), 1);
+    // Its type is neither of the families, for example a deprecated one.
+    let other = Contents { family: None, ..fixture.slices[0].contents.clone() };
+    let other = fixture.slice("web-other", &other);
+    fixture.slices.push(other);
+    assert_eq!(fixture.settle(), 2);
     assert_eq!(fixture.shown(), [["fd00::1 ++-"]]);
 }
 
 #[test]
 fn pods_are_grouped_by_named_ports_and_missing_ports_are_left_out() {
     let mut fixture = Fixture::new(service(), []);
-    fixture.service.ports =
-        vec![port("http", IntOrString::Text("http".into())), port("metrics", IntOrString::Int(9090))];
+    let metrics = ServicePort { app_protocol: Some("https".into()), ..port("metrics", IntOrString::Int(9090)) };
+    fixture.service.ports = vec![port("http", IntOrString::Text("http".into())), metrics];
     for (number, given) in [(1, 8080), (2, 8081), (3, 8080)] {
         fixture.pods.insert(number, with_port(pod(number), "http", given));
     }
@@ -115,6 +126,9 @@ fn pods_are_grouped_by_named_ports_and_missing_ports_are_left_out() {
         .collect();
     shown.sort();
     assert_eq!(shown, [(vec![8080, 9090], 2), (vec![8081, 9090], 1), (vec![9090], 1)]);
+    for port in fixture.slices.iter().flat_map(|slice| &*slice.contents.ports) {
+        assert_eq!(port.app_protocol.as_deref(), (&*port.name == "metrics").then_some("https"));
+    }
     assert_eq!(fixture.settle(), 0);
 }
 
@@ -125,6 +139,7 @@ fn headless_service_without_ports_has_slices_without_ports() {
     fixture.settle();
     assert!(fixture.slices[0].contents.ports.is_empty());
     assert_eq!(fixture.shown(), [["10.0.0.1 ++-"]]);
+    assert_eq!(fixture.settle(), 0, "the slice is not written again");
     let headless = labels(&[
         ("app", "web"),
         ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
@@ -157,6 +172,35 @@ fn pods_on_missing_nodes_are_left_out_unless_all_are_published() {
     }
 }
 
+/// Upstream: k8s.io/endpointslice/util, EndpointsEqualBeyondHash.
+#[test]
+fn slice_is_written_when_a_published_field_of_an_endpoint_changes() {
+    type Change = fn(&mut Fixture, fn(&mut Pod));
+    let of_pod: Change = |fixture, edit| edit(fixture.pods.get_mut(&1).expect("the pod exists"));
+    let of_zone: Change = |fixture, _| drop(fixture.nodes.insert("node".into(), Some("a".into())));
+    let rows: [(&str, Change, fn(&mut Pod), usize); 6] = [
+        ("nothing", of_pod, |_| {}, 0),
+        ("version", of_pod, |pod| pod.meta.version += 1, 0),
+        ("uid", of_pod, |pod| pod.meta.uid = Uid::parse("another"), 1),
+        ("node", of_pod, |pod| pod.node = "other".into(), 1),
+        ("readiness", of_pod, |pod| pod.ready = false, 1),
+        ("zone", of_zone, |_| {}, 1),
+    ];
+    for (what, change, edit, writes) in rows {
+        let mut fixture = Fixture::new(service(), [1, 2]);
+        fixture.nodes.insert("other".into(), None);
+        fixture.settle();
+        change(&mut fixture, edit);
+        assert_eq!((fixture.settle(), fixture.settle()), (writes, 0), "{what}");
+    }
+    let mut fixture = Fixture::new(service(), [1]);
+    fixture.settle();
+    let mut contents = fixture.slices[0].contents.clone();
+    contents.endpoints[0].conditions.serving = None;
+    fixture.slices[0] = fixture.slice("web-001", &contents);
+    assert_eq!((fixture.settle(), fixture.shown().concat()), (1, vec!["10.0.0.1 ++-".to_owned()]));
+}
+
 #[test]
 fn labels_follow_the_service_except_reserved_ones() {
     let mut fixture = Fixture::new(service(), [1, 2]);
@@ -172,6 +216,32 @@ fn labels_follow_the_service_except_reserved_ones() {
         ("tier", "front"),
     ]);
     assert!(fixture.slices.iter().all(|slice| slice.meta.labels == expected));
+}
+
+/// Upstream: k8s.io/endpointslice, setEndpointSliceLabels.
+#[test]
+fn reserved_labels_follow_from_name_and_address_only() {
+    const HEADLESS: &str = "service.kubernetes.io/headless";
+    let reserved = [
+        ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io"),
+        ("kubernetes.io/service-name", "web"),
+    ];
+    for (ip, is_headless) in [("10.1.0.1", false), ("None", true), ("", true)] {
+        let mut fixture = Fixture::new(Service { cluster_ips: vec![ip.into()], ..service() }, [1]);
+        fixture.service.meta.labels = labels(&[]);
+        fixture.settle();
+        let headless: &[(&str, &str)] = if is_headless { &[(HEADLESS, "")] } else { &[] };
+        assert_eq!(fixture.slices[0].meta.labels, labels(&[&reserved[..], headless].concat()), "{ip:?}");
+        let stolen = reserved.map(|(key, _)| (key, "stolen"));
+        fixture.service.meta.labels = labels(&[&stolen[..], &[(HEADLESS, "stolen")]].concat());
+        assert_eq!(fixture.settle(), 0, "{ip:?}");
+        let shown = [&[("a", "1"), ("b", "2")][..], &reserved, headless].concat();
+        fixture.service.meta.labels = labels(&[("a", "1"), ("b", "2"), (HEADLESS, "stolen")]);
+        assert!(
+            fixture.settle() > 0 && fixture.slices.iter().all(|slice| slice.meta.labels == labels(&shown)),
+            "{ip:?}"
+        );
+    }
 }
 
 #[test]
