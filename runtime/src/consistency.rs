@@ -329,6 +329,25 @@ mod tests {
         assert!(!consistency.take_lost(&key), "a new object with the same name starts without history");
     }
 
+    #[test]
+    fn newest_write_of_each_kind_is_awaited_in_its_own_cache() {
+        let (consistency, key) = (Consistency::default(), ObjectKey::new("ns", "owner"));
+        let (config_maps, secrets) = (store(&[]), Arc::new(Store::<Secret>::new(decode(), Vec::new())));
+        let are_cached =
+            || (consistency.caught_up(&key, &config_maps, || {}), consistency.caught_up(&key, &secrets, || {}));
+        assert_eq!(are_cached(), (true, true), "nothing is written");
+        consistency.wrote(&key, &config_maps, 10);
+        consistency.wrote(&key, &config_maps, 8);
+        consistency.wrote(&key, &secrets, 100);
+        for (config_map, secret, expected) in
+            [(8, 50, (false, false)), (10, 50, (true, false)), (15, 99, (true, false)), (15, 100, (true, true))]
+        {
+            config_maps.progress().advance(config_map);
+            secrets.progress().advance(secret);
+            assert_eq!(are_cached(), expected, "{config_map} {secret}");
+        }
+    }
+
     /// For example, the key of a deleted object is not reconciled again after the write that removed the finalizer.
     #[test]
     fn keys_that_are_never_checked_again_do_not_fill_the_memory() {

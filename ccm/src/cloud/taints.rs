@@ -78,3 +78,54 @@ fn to_json(taint: &Taint) -> Value {
     }
     Value::Object(entry)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::node::tests::node;
+
+    fn tainted(taints: &[(&str, &str)]) -> Node {
+        let taint = |(key, effect): &(&str, &str)| Taint {
+            key: (*key).into(),
+            value: "".into(),
+            effect: (*effect).into(),
+            added: Time::default(),
+        };
+        let mut node = node(&[], None);
+        node.taints = taints.iter().map(taint).collect();
+        node
+    }
+
+    #[test]
+    fn shutdown_taint_is_found_and_removed_by_key_and_effect() {
+        let (own, other) = ((SHUTDOWN, "NoSchedule"), ("example.com/other", "NoSchedule"));
+        let of_other_effect = (SHUTDOWN, "NoExecute");
+        for (taints, is_marked, left) in [
+            (&[][..], false, &[][..]),
+            (&[own], true, &[]),
+            (&[other], false, &[other]),
+            (&[of_other_effect], false, &[of_other_effect]),
+            (&[other, own, of_other_effect], true, &[other, of_other_effect]),
+        ] {
+            let node = tainted(taints);
+            let entries = |all: &[(&str, &str)]| {
+                all.iter().map(|(key, effect)| json!({"key": key, "effect": effect})).collect::<Value>()
+            };
+            assert_eq!(is_shut_down(&node), is_marked, "{taints:?}");
+            assert_eq!(started_patch(&node)["spec"]["taints"], entries(left), "{taints:?}");
+            if !is_marked {
+                assert_eq!(shutdown_patch(&node)["spec"]["taints"], entries(&[taints, &[own]].concat()), "{taints:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn uninitialized_taint_is_removed_whatever_its_effect_is() {
+        let other = ("example.com/other", "NoSchedule");
+        for effect in ["NoSchedule", "NoExecute"] {
+            let taints = tainted(&[(UNINITIALIZED, effect), other]).taints;
+            assert_eq!(initialized_taints(&taints), json!([{"key": other.0, "effect": other.1}]), "{effect}");
+        }
+        assert_eq!(initialized_taints(&[]), json!([]));
+    }
+}

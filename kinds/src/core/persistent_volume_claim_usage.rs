@@ -106,4 +106,27 @@ mod tests {
             assert_eq!((read.class.as_deref(), read.attributes), (Some("gold"), vec!["fast".into()]));
         }
     }
+
+    #[test]
+    fn requested_current_and_target_attributes_classes_count() {
+        for (requested, current, target, expected) in [
+            ("", "", "", &[][..]),
+            ("a", "", "", &["a"]),
+            ("a", "b", "", &["a", "b"]),
+            ("a", "b", "c", &["a", "b", "c"]),
+            ("a", "b", "a", &["a", "b"]),
+        ] {
+            let mut object = Vec::new();
+            object.put_message(object::SPEC, |spec| spec.put_str(spec::VOLUME_ATTRIBUTES_CLASS_NAME, requested));
+            object.put_message(object::STATUS, |status| {
+                status.put_str(status::CURRENT_VOLUME_ATTRIBUTES_CLASS_NAME, current);
+                status.put_message(status::MODIFY_VOLUME_STATUS, |modified| {
+                    modified.put_str(modify_volume_status::TARGET_VOLUME_ATTRIBUTES_CLASS_NAME, target);
+                });
+            });
+            let read = ClaimUsage::read(&Interner::default(), &object).expect("well-formed");
+            let names: Vec<&str> = read.attributes.iter().map(|name| &**name).collect();
+            assert_eq!(names, expected, "{requested} {current} {target}");
+        }
+    }
 }

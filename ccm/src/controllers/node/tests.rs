@@ -168,6 +168,50 @@ fn cloud_addresses_are_ordered_by_the_node_ip_of_the_kubelet() {
             &[("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1")],
             Some(vec![("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1")]),
         ),
+        (
+            &[],
+            Some("1.1.1.1"),
+            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1"), ("InternalDNS", "i"), ("ExternalDNS", "e")],
+            Some(vec![
+                ("ExternalIP", "1.1.1.1"),
+                ("InternalIP", "10.0.0.1"),
+                ("InternalDNS", "i"),
+                ("ExternalDNS", "e"),
+            ]),
+        ),
+        (
+            &[],
+            Some("fd00::1"),
+            &[("InternalIP", "10.0.0.1"), ("InternalIP", "fd00:0:0:0:0:0:0:1")],
+            Some(vec![("InternalIP", "fd00:0:0:0:0:0:0:1")]),
+        ),
+        (
+            &[],
+            Some("fd00::1,10.0.0.1"),
+            &[
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("InternalIP", "fd00::1"),
+                ("ExternalIP", "fd01::1"),
+            ],
+            Some(vec![
+                ("InternalIP", "fd00::1"),
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("ExternalIP", "fd01::1"),
+            ]),
+        ),
+        (
+            &[],
+            Some("1.1.1.1,fd00::1"),
+            &[
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("InternalIP", "fd00::1"),
+                ("ExternalIP", "fd01::1"),
+            ],
+            Some(vec![("ExternalIP", "1.1.1.1"), ("InternalIP", "fd00::1")]),
+        ),
     ] {
         let got = addresses(&node(kubelet, provided), &instance_with(cloud)).expect("good addresses");
         let want = want.map(|want| instance_with(&want).addresses);
@@ -180,6 +224,7 @@ fn invalid_provided_addresses_are_refused() {
     for (provided, cloud, why) in [
         ("10.0.0.9", &[("InternalIP", "10.0.0.1")][..], "the cloud has no address 10.0.0.9 for this instance"),
         ("10.0.0.1", &[], "the cloud has no address 10.0.0.1 for this instance"),
+        ("10.0.0.1,fd00::1", &[("InternalIP", "10.0.0.1")], "the cloud has no address fd00::1 for this instance"),
         ("ten", &[], "\"ten\" is not an IP address"),
         ("10.0.0.1, fd00::1", &[("InternalIP", "10.0.0.1")], "\" fd00::1\" is not an IP address"),
         ("10.0.0.1,10.0.0.2", &[], "give one IP address"),

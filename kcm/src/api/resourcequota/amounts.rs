@@ -248,3 +248,83 @@ fn matches_scope(scope: &Scope, value: Option<&str>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn family_counts_for_its_own_resources() {
+        let classes = Classes {
+            names: ["gpu".into()].into(),
+            by_resource: [("example.com/gpu".into(), vec!["gpu".into()])].into(),
+        };
+        for (name, expected) in [
+            ("configmaps", &[][..]),
+            ("cpu", &[Family::Pods]),
+            ("ephemeral-storage", &[Family::Pods]),
+            ("storage", &[]),
+            ("services", &[Family::Services]),
+            ("count/services", &[Family::Services]),
+            ("services.nodeports", &[Family::Services]),
+            ("services.loadbalancers", &[Family::Services]),
+            ("persistentvolumeclaims", &[Family::VolumeClaims]),
+            ("count/persistentvolumeclaims", &[Family::VolumeClaims]),
+            ("requests.storage", &[Family::VolumeClaims]),
+            ("gold.storageclass.storage.k8s.io/requests.storage", &[Family::VolumeClaims]),
+            ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", &[Family::VolumeClaims]),
+            ("bronze.storageclass.storage.k8s.io/storage", &[]),
+            ("gold.storage.k8s.io/requests.storage", &[]),
+            ("resourceclaims", &[]),
+            ("count/resourceclaims.resource.k8s.io", &[Family::DeviceClaims]),
+            ("gpu.deviceclass.resource.k8s.io/devices", &[Family::DeviceClaims]),
+            ("bronze.deviceclass.resource.k8s.io/storage", &[]),
+            ("requests.example.com/gpu", &[Family::Pods, Family::DeviceClaims]),
+            ("requests.example.com/dongle", &[Family::Pods]),
+            ("requests.deviceclass.resource.kubernetes.io/gpu", &[Family::Pods, Family::DeviceClaims]),
+            ("requests.deviceclass.resource.kubernetes.io/dongle", &[Family::Pods]),
+        ] {
+            let families = Family::ALL.iter().map(|(family, ..)| *family);
+            let found: Vec<Family> = families.filter(|family| family.counts_for(name, &classes)).collect();
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn pod_counts_with_its_requests_and_its_limits() {
+        let amount = |text: &str| Amount::parse(text).expect("a quantity");
+        let requests = [
+            ("cpu", "1m"),
+            ("memory", "1Mi"),
+            ("ephemeral-storage", "32Mi"),
+            ("hugepages-2Mi", "100Mi"),
+            ("example.com/dongle", "3"),
+            ("deviceclass.resource.kubernetes.io/dongle", "4"),
+        ];
+        let limits = [("cpu", "2m"), ("memory", "2Mi"), ("ephemeral-storage", "64Mi"), ("example.com/dongle", "3")];
+        let usage = Usage {
+            requests: requests.into_iter().map(|(name, text)| (name, amount(text))).collect(),
+            limits: limits.into_iter().map(|(name, text)| (name, amount(text))).collect(),
+            ..Usage::default()
+        };
+        for (name, expected) in [
+            ("pods", "1"),
+            ("cpu", "1m"),
+            ("requests.cpu", "1m"),
+            ("limits.cpu", "2m"),
+            ("memory", "1Mi"),
+            ("requests.memory", "1Mi"),
+            ("limits.memory", "2Mi"),
+            ("ephemeral-storage", "32Mi"),
+            ("requests.ephemeral-storage", "32Mi"),
+            ("limits.ephemeral-storage", "64Mi"),
+            ("hugepages-2Mi", "100Mi"),
+            ("requests.hugepages-2Mi", "100Mi"),
+            ("requests.example.com/dongle", "3"),
+            ("requests.deviceclass.resource.kubernetes.io/dongle", "4"),
+        ] {
+            assert_eq!(of_pod(name, &usage, true), amount(expected), "{name}");
+            assert_eq!(of_pod(name, &usage, false), Amount::ZERO, "{name}");
+        }
+    }
+}

@@ -163,7 +163,8 @@ impl Quotas {
                 }
                 Family::DeviceClaims => {
                     let claims = self.device_claims.by_index(&by_namespace(), namespace_key).into_iter();
-                    content.device_claims = claims.map(|claim| (claim.clone(), self.pod_of(&claim))).collect();
+                    let pod_of = |claim: &ResourceClaim| pod_of(claim, &self.device_claims, &self.pods);
+                    content.device_claims = claims.map(|claim| (claim.clone(), pod_of(&claim))).collect();
                     self.device_claims.undecodable_in(namespace)
                 }
             };
@@ -175,25 +176,98 @@ impl Quotas {
         content.has_unreadable_classes = self.device_classes.undecodable() > 0;
         content
     }
+}
 
-    /// Returns the pod whose extended resources a claim was created for. It must be the claim that the pod's status
-    /// names. While the status names none, it must be the oldest claim that was created for the pod's extended
-    /// resources. Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
-    fn pod_of(&self, claim: &ResourceClaim) -> Option<Arc<Pod>> {
-        let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
-        if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {
-            return None;
+/// Returns the pod whose extended resources a claim was created for. It must be the claim that the pod's status names.
+/// While the status names none, it must be the oldest claim that was created for the pod's extended resources.
+/// Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
+fn pod_of(claim: &ResourceClaim, claims: &Store<ResourceClaim>, pods: &Store<Pod>) -> Option<Arc<Pod>> {
+    let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
+    if (&*owner.kind, &*owner.api_version) != ("Pod", "v1") {
+        return None;
+    }
+    let pod = pods.get_with_uid(&claim.meta.namespace, &owner.name, &owner.uid)?;
+    let named_claim = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
+    let is_pods_claim = if named_claim.is_empty() {
+        let siblings = claims.by_index(&by_controller(), owned_by(&claim.meta.namespace, &owner.uid));
+        let others = siblings.iter().filter(|other| other.for_extended_resources);
+        others.min_by(|a, b| a.meta.by_creation(&b.meta)).is_some_and(|oldest| oldest.meta.uid == claim.meta.uid)
+    } else {
+        *named_claim == *claim.meta.name
+    };
+    is_pods_claim.then_some(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use kinds::meta::OwnerRef;
+    use kinds::schema::{object_meta, pod as pod_fields, pod_extended_resource_claim_status, pod_status};
+    use kinds::wire::Put;
+    use kinds::{Decode, Interner, Sections, Time, Uid};
+    use runtime::testing::filled_store;
+
+    use super::*;
+
+    fn decode(sections: Sections) -> Decode {
+        Decode { interner: Arc::default(), sections }
+    }
+
+    fn named(name: &str) -> Vec<u8> {
+        let mut object = Vec::new();
+        object.put_message(pod_fields::METADATA, |meta| {
+            meta.put_str(object_meta::NAME, name);
+            meta.put_str(object_meta::NAMESPACE, "ns");
+            meta.put_str(object_meta::UID, name);
+            meta.put_str(object_meta::RESOURCE_VERSION, "1");
+        });
+        object
+    }
+
+    /// Returns a claim for extended resources of the pod `web`, or of another owner of this kind and name.
+    fn claim(name: &str, created: i64, (kind, owner): (&str, &str)) -> ResourceClaim {
+        let mut claim = ResourceClaim::decode(&decode(Sections::default()), &named(name)).expect("well-formed");
+        claim.meta.created = Time(created);
+        claim.for_extended_resources = true;
+        claim.meta.owners = Interner::default().owners(&[OwnerRef {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            name: "web".into(),
+            uid: Uid::parse(owner),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]);
+        claim
+    }
+
+    /// Upstream's cases of TestResourceClaimEvaluatorUsage with several claims of a pod.
+    #[test]
+    fn claim_belongs_to_a_pod_that_names_it_or_has_no_older_one() {
+        let own = ("Pod", "web");
+        let mut for_devices = claim("devices", 0, own);
+        for_devices.for_extended_resources = false;
+        let all = [
+            claim("old", 1, own),
+            claim("same-age", 1, own),
+            claim("new", 2, own),
+            claim("of-previous-pod", 0, ("Pod", "previous")),
+            claim("of-another-kind", 3, ("Job", "web")),
+            for_devices,
+        ];
+        let claims = filled_store(decode(Sections::default()), vec![by_controller()], all.clone());
+        for (in_status, expected) in [("", &["old"][..]), ("new", &["new"]), ("missing", &[])] {
+            let mut object = named("web");
+            object.put_message(pod_fields::STATUS, |status| {
+                status.put_message(pod_status::EXTENDED_RESOURCE_CLAIM_STATUS, |message| {
+                    message.put_str(pod_extended_resource_claim_status::NAME, in_status);
+                });
+            });
+            let pod = Pod::decode(&decode(Pod::USAGE), &object).expect("well-formed");
+            let pods = filled_store(decode(Pod::USAGE), Vec::new(), [pod]);
+            let found = all.iter().filter(|claim| pod_of(claim, &claims, &pods).is_some());
+            assert_eq!(found.map(|claim| &*claim.meta.name).collect::<Vec<_>>(), expected, "{in_status}");
         }
-        let pod = self.pods.get_with_uid(&claim.meta.namespace, &owner.name, &owner.uid)?;
-        let named_claim = pod.usage.as_ref().map(|usage| usage.unpack().extended_claim.to_owned()).unwrap_or_default();
-        let is_pods_claim = if named_claim.is_empty() {
-            let siblings = self.device_claims.by_index(&by_controller(), owned_by(&claim.meta.namespace, &owner.uid));
-            let others = siblings.iter().filter(|other| other.for_extended_resources);
-            others.min_by(|a, b| a.meta.by_creation(&b.meta)).is_some_and(|oldest| oldest.meta.uid == claim.meta.uid)
-        } else {
-            *named_claim == *claim.meta.name
-        };
-        is_pods_claim.then_some(pod)
+        let no_pods = filled_store(decode(Pod::USAGE), Vec::new(), []);
+        assert!(all.iter().all(|claim| pod_of(claim, &claims, &no_pods).is_none()));
     }
 }
 

@@ -120,6 +120,34 @@ fn certificates_contain_the_request() {
     }
 }
 
+/// Upstream's cases of TestKeyUsagesFromStrings.
+#[test]
+fn usages_become_bits_and_purposes_without_duplicates() {
+    let signers = Signers::one(KUBELET_SERVING, &path("p256-ca.crt"), &path("p256-ca.key"));
+    let authority = signers.of(KUBELET_SERVING).expect("a signer").current().expect("a pair");
+    let email = &[0x2b, 6, 1, 5, 5, 7, 3, 4][..];
+    let ocsp = &[0x2b, 6, 1, 5, 5, 7, 3, 9][..];
+    let client = &[0x2b, 6, 1, 5, 5, 7, 3, 2][..];
+    // The first bit of a usage is the lowest one here.
+    for (usages, flags, purposes) in [
+        (&["signing"][..], Some(1), &[][..]),
+        (&["client auth"], None, &[client]),
+        (&["client auth", "client auth"], None, &[client]),
+        (&["cert sign", "encipher only"], Some((1 << 5) | (1 << 7)), &[]),
+        (&["ocsp signing", "crl sign", "s/mime", "content commitment"], Some((1 << 6) | (1 << 1)), &[email, ocsp]),
+    ] {
+        let lifetime = Duration::from_secs(3600);
+        let pem = sign(&authority, &requested(), usages.iter().copied(), lifetime, now()).expect("signed");
+        let (_, block) = parse_x509_pem(pem.as_bytes()).expect("PEM");
+        let (_, leaf) = parse_x509_certificate(&block.contents).expect("a certificate");
+        let found = leaf.key_usage().expect("unique").map(|usage| usage.value.flags);
+        let ids = purposes.iter().flat_map(|id| [&[0x06, 8][..], *id].concat()).collect::<Vec<u8>>();
+        let extension = leaf.extensions().iter().find(|extension| extension.oid.as_bytes() == [0x55, 0x1d, 0x25]);
+        let expected = (!ids.is_empty()).then(|| [&[0x30, ids.len() as u8][..], &ids].concat());
+        assert_eq!((found, extension.map(|extension| extension.value.to_vec())), (flags, expected), "{usages:?}");
+    }
+}
+
 #[test]
 fn ipv4_mapped_address_becomes_an_ipv4_address() {
     let signers = Signers::one(KUBELET_SERVING, &path("p256-ca.crt"), &path("p256-ca.key"));

@@ -198,7 +198,7 @@ mod tests {
     use crate::intern::Interner;
     use crate::meta::Uid;
     use crate::wire::Put;
-    use crate::wire::schema::{job_status, object_meta};
+    use crate::wire::schema::{job_condition, job_status, object_meta};
 
     fn context(sections: Sections) -> Decode {
         Decode { interner: Arc::new(Interner::default()), sections }
@@ -236,6 +236,36 @@ mod tests {
         assert_eq!(job.status.succeeded, 2);
         assert_eq!(job.status.uncounted.as_ref().map(|pods| &pods.succeeded[..]), Some(&[Uid::parse("a")][..]));
         assert!(Job::decode(&context(Sections::default()), &object()).expect("well-formed").template.is_none());
+    }
+
+    #[test]
+    fn job_has_ended_only_with_a_true_condition() {
+        for (conditions, expected) in [
+            (&[][..], None),
+            (&[("Complete", "True")], Some("Complete")),
+            (&[("Complete", "False")], None),
+            (&[("Complete", "Unknown")], None),
+            (&[("Suspended", "False"), ("Complete", "True"), ("Failed", "False")], Some("Complete")),
+            (&[("Failed", "True")], Some("Failed")),
+            (&[("Failed", "False")], None),
+            (&[("Failed", "Unknown")], None),
+            (&[("Failed", "True"), ("Complete", "False")], Some("Failed")),
+            (&[("Suspended", "False"), ("Complete", "False"), ("Failed", "False")], None),
+        ] {
+            let mut object = Vec::new();
+            object.put_message(object::METADATA, |meta| meta.put_str(object_meta::RESOURCE_VERSION, "7"));
+            object.put_message(object::STATUS, |status| {
+                for (kind, value) in conditions {
+                    status.put_message(job_status::CONDITIONS, |condition| {
+                        condition.put_str(job_condition::TYPE, kind);
+                        condition.put_str(job_condition::STATUS, value);
+                    });
+                }
+            });
+            let job = Job::decode(&context(Sections::default()), &object).expect("well-formed");
+            let ended = job.status.finished().map(|condition| &*condition.kind);
+            assert_eq!((ended, job.is_finished()), (expected, expected.is_some()), "{conditions:?}");
+        }
     }
 
     #[test]

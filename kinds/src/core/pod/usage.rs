@@ -431,15 +431,19 @@ mod tests {
             ("empty, without both gates", Some(&[]), off | any, "1", false),
         ] {
             let mut spec = Vec::new();
-            put_container(&mut spec, pod_spec::CONTAINERS, "a", &[("cpu", "1")], false);
+            let requests = [("cpu", "1"), ("ephemeral-storage", "32Mi")];
+            put_container(&mut spec, pod_spec::CONTAINERS, "a", &requests, false);
             if let Some(pod_level) = pod_level {
                 spec.put_message(pod_spec::RESOURCES, |resources| {
                     amounts(resources, resource_requirements::REQUESTS, pod_level);
+                    amounts(resources, resource_requirements::LIMITS, pod_level);
                 });
             }
             let packed = packed_with(sections, &spec, &[]);
             let usage = packed.unpack();
             assert_eq!((usage.requests["cpu"].to_string().as_str(), usage.best_effort), (cpu, best_effort), "{name}");
+            let expected = [format!("cpu={cpu}"), "ephemeral-storage=32Mi".to_owned()];
+            assert_eq!([texts(&usage.requests), texts(&usage.limits)], [expected.clone(), expected], "{name}");
         }
     }
 
@@ -481,6 +485,59 @@ mod tests {
         for (reason, expected) in [("Deferred", "cpu=4"), ("Infeasible", "cpu=1")] {
             let packed = packed(&spec, &status(reason));
             assert_eq!(texts(&packed.unpack().requests), [expected], "{reason}");
+        }
+    }
+
+    #[test]
+    fn larger_of_requested_and_actual_resources_counts() {
+        let of_spec = [("cpu", "100m"), ("memory", "200Mi")];
+        for (actual, expected) in [
+            (&[][..], ["cpu=100m", "memory=200Mi"]),
+            (&[("memory", "150Mi")], ["cpu=100m", "memory=200Mi"]),
+            (&[("cpu", "150m")], ["cpu=150m", "memory=200Mi"]),
+            (&[("cpu", "150m"), ("memory", "250Mi")], ["cpu=150m", "memory=250Mi"]),
+        ] {
+            let mut spec = Vec::new();
+            put_container(&mut spec, pod_spec::CONTAINERS, "a", &of_spec, false);
+            let mut status = Vec::new();
+            status.put_message(pod_status::CONTAINER_STATUSES, |message| {
+                message.put_str(container_status::NAME, "a");
+                message.put_message(container_status::RESOURCES, |resources| {
+                    amounts(resources, resource_requirements::REQUESTS, actual);
+                });
+            });
+            let packed = packed(&spec, &status);
+            let usage = packed.unpack();
+            assert_eq!(texts(&usage.requests), expected, "{actual:?}");
+            assert_eq!(texts(&usage.limits), ["cpu=100m", "memory=200Mi"], "{actual:?}");
+        }
+    }
+
+    #[test]
+    fn any_term_of_affinity_with_a_list_or_selector_of_namespaces_crosses_them() {
+        const LABEL_SELECTOR: u32 = 1;
+        for kind in [affinity::POD_AFFINITY, affinity::POD_ANTI_AFFINITY] {
+            for (field, expected) in [
+                (pod_affinity_term::NAMESPACES, true),
+                (pod_affinity_term::NAMESPACE_SELECTOR, true),
+                (LABEL_SELECTOR, false),
+            ] {
+                let required = |terms: &mut Vec<u8>| {
+                    terms.put_message(pod_affinity::REQUIRED, |term| term.put_str(field, "any"));
+                };
+                let preferred = |terms: &mut Vec<u8>| {
+                    terms.put_message(pod_affinity::PREFERRED, |weighted| {
+                        weighted.put_message(weighted_pod_affinity_term::POD_AFFINITY_TERM, |term| {
+                            term.put_str(field, "any");
+                        });
+                    });
+                };
+                for terms in [&required as &dyn Fn(&mut Vec<u8>), &preferred] {
+                    let mut message = Vec::new();
+                    message.put_message(kind, terms);
+                    assert_eq!(crosses_namespaces(&message).expect("well-formed"), expected, "{kind} {field}");
+                }
+            }
         }
     }
 

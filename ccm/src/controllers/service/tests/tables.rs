@@ -182,6 +182,10 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
     ] {
         assert_eq!(ranges(spec, annotation), Ok(expected.to_owned()), "{spec:?} {annotation:?}");
     }
+    for invalid in ["10.0.0.1/33", "foo.bar", "10.0.0.1/32,*", "10.0.0.1/32,", "10.0.0.1/32, ", "10.0.0.1"] {
+        let in_spec: Vec<&str> = invalid.split(',').collect();
+        assert!(ranges(&in_spec, None).is_err() && ranges(&[], Some(invalid)).is_err(), "{invalid}");
+    }
     assert_eq!(
         ranges(&["10.0.0.1"], None),
         Err("spec.loadBalancerSourceRanges is \"10.0.0.1\": use an IP range, for example 10.0.0.0/24".to_owned())
