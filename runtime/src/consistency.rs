@@ -23,7 +23,7 @@ use crate::wake::Wake;
 
 /// Time after which an expected deletion counts as cached, because its object may never be removed. Upstream:
 /// pkg/controller, ExpectationsTimeout.
-const DELETION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+pub const DELETION_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Minimum number of keys at which the keys without an outstanding write are removed.
 const SWEEP_FLOOR: usize = 256;

@@ -38,12 +38,12 @@ impl AttachDetach {
             if !place.site.is_in_use {
                 return Ok(None);
             }
-            if !self.is_in_use(subject, place).await? {
-                return Ok(Some(Duration::ZERO));
+            if let Some(pause) = self.pause_until_in_use(subject, place).await? {
+                return Ok(Some(pause));
             }
         }
         memory.must_confirm = false;
-        memory.attach_started.get_or_insert(subject.now);
+        memory.attach_started = Some(subject.now);
         memory.is_announced = false;
         memory.reported_wait = None;
         let Plugin::Csi { driver, handle } = subject.plugin else {
@@ -83,9 +83,13 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the node's kubelet uses the volume, according to the API server. If not, the cache is behind,
-    /// and the next reconcile of the volume waits for the cache.
-    async fn is_in_use(&self, subject: &Subject<'_>, place: &Place) -> Result<bool, ReconcileError> {
+    /// Returns `None` if the node's kubelet uses the volume, according to the API server. If not, the cache is behind,
+    /// and the next reconcile of the volume waits for the cache: returns the pause before it.
+    async fn pause_until_in_use(
+        &self,
+        subject: &Subject<'_>,
+        place: &Place,
+    ) -> Result<Option<Duration>, ReconcileError> {
         let node = self.read_node(&place.node).await?;
         let Some(node) = &*node else {
             return Err(ReconcileError::new(format!(
@@ -94,10 +98,7 @@ impl AttachDetach {
             )));
         };
         let is_in_use = node.volumes.as_ref().is_some_and(|volumes| volumes.uses(subject.name));
-        if !is_in_use {
-            self.await_node(subject, place, node);
-        }
-        Ok(is_in_use)
+        Ok((!is_in_use).then(|| self.await_node(subject, place, node)))
     }
 
     /// Reads an attachment from the API server. Returns its version; `None` if it was deleted in the meantime.

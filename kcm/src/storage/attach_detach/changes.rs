@@ -2,7 +2,7 @@
 //!
 //! Thousands of nodes and pods may share one volume, so the reconcile after a change of one pod must not visit all of
 //! them. The steps for one node do not depend on the other nodes, unless the volume may be attached to one node only.
-//! A reconcile after a failure, for a due recheck or for an unknown reason covers all nodes and pods.
+//! A reconcile for a due recheck, as after a failure, or for an unknown reason covers all nodes and pods.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -74,7 +74,7 @@ impl Extent {
 struct Tracked {
     /// Changes since the last reconcile began; `None` if there are none.
     changed: Option<Extent>,
-    /// The last reconcile of all nodes and pods, and each one since then, has succeeded.
+    /// A reconcile of all nodes and pods, and each one since then, has ended. Nodes where it failed are checked again.
     is_settled: bool,
     /// At the last reconcile, the volume's nodes did not depend on each other.
     is_independent: bool,
@@ -102,9 +102,9 @@ impl Changes {
 
     /// Begins a reconcile: returns the nodes and pods that have changed, and clears the recorded changes. Returns all
     /// nodes if they depend on each other, that is, `is_independent` is false. Returns [`Extent::ALL`] if no change is
-    /// recorded, a recheck is due, `is_independent` has changed, or a reconcile has failed since the last successful
-    /// one of all nodes and pods. The reconcile has to end with [`Changes::succeeded`], [`Changes::failed`],
-    /// [`Changes::postponed`] or [`Changes::forget`]; otherwise the next one covers all nodes and pods.
+    /// recorded, a recheck is due, `is_independent` has changed, or no reconcile of all nodes and pods has ended. The
+    /// reconcile has to end with [`Changes::ended`], [`Changes::postponed`] or [`Changes::forget`]; otherwise the next
+    /// one covers all nodes and pods.
     pub fn take(&self, volume: &Str, is_independent: bool, now: Instant) -> Extent {
         let mut tracked = lock(&self.0);
         let tracked = tracked.entry(volume.clone()).or_default();
@@ -117,9 +117,9 @@ impl Changes {
         if is_independent { changed } else { Extent { nodes: Scope::All, ..changed } }
     }
 
-    /// Records that a reconcile has succeeded, and the time at which one of its nodes has to be checked again. Returns
+    /// Records that a reconcile has ended, and the time at which one of its nodes has to be checked again. Returns
     /// the earliest such time of all nodes.
-    pub fn succeeded(&self, volume: &Str, extent: &Extent, next: Option<Instant>) -> Option<Instant> {
+    pub fn ended(&self, volume: &Str, extent: &Extent, next: Option<Instant>) -> Option<Instant> {
         let mut tracked = lock(&self.0);
         let Some(tracked) = tracked.get_mut(volume) else { return next };
         let known = if extent.nodes == Scope::All { None } else { tracked.next };
@@ -127,14 +127,6 @@ impl Changes {
         tracked.is_running = false;
         tracked.next = known.into_iter().chain(next).min();
         tracked.next
-    }
-
-    /// Records that a reconcile has failed: the next one covers all nodes and pods.
-    pub fn failed(&self, volume: &Str) {
-        if let Some(tracked) = lock(&self.0).get_mut(volume) {
-            tracked.is_settled = false;
-            tracked.is_running = false;
-        }
     }
 
     /// Records that a reconcile has ended before it has done anything: the next one covers the same nodes and pods.
@@ -169,7 +161,7 @@ mod tests {
     fn settled(volume: &Str, is_independent: bool, now: Instant) -> Changes {
         let changes = Changes::default();
         changes.take(volume, is_independent, now);
-        changes.succeeded(volume, &Extent::ALL, None);
+        changes.ended(volume, &Extent::ALL, None);
         changes
     }
 
@@ -197,7 +189,7 @@ mod tests {
             let changes = settled(&volume, true, now);
             changed.into_iter().for_each(|extent| changes.add(&volume, extent));
             assert_eq!(changes.take(&volume, true, now), expected, "{name}");
-            changes.succeeded(&volume, &expected, None);
+            changes.ended(&volume, &expected, None);
             assert_eq!(changes.take(&volume, true, now), Extent::ALL, "{name}: the change counts once");
             changes.forget(&volume);
             changes.add(&volume, nodes(&["a"]));
@@ -212,16 +204,16 @@ mod tests {
         changes.add(&volume, pod("web", "a"));
         let all_nodes = Extent { nodes: Scope::All, ..pod("web", "a") };
         assert_eq!(changes.take(&volume, false, now), all_nodes);
-        changes.succeeded(&volume, &all_nodes, None);
+        changes.ended(&volume, &all_nodes, None);
         changes.add(&volume, pod("web", "a"));
         assert_eq!(changes.take(&volume, true, now), Extent::ALL, "another node may have waited");
-        changes.succeeded(&volume, &Extent::ALL, None);
+        changes.ended(&volume, &Extent::ALL, None);
         changes.add(&volume, pod("web", "a"));
         assert_eq!(changes.take(&volume, true, now), pod("web", "a"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reconcile_covers_all_nodes_after_a_failure_and_when_one_has_to_be_checked_again() {
+    async fn reconcile_covers_all_nodes_when_one_has_to_be_checked_again() {
         let (changes, volume, now) = (Changes::default(), Str::from("v"), Instant::now());
         let second = Duration::from_secs(1);
         let take = |now| {
@@ -230,20 +222,16 @@ mod tests {
         };
         assert_eq!(take(now), Extent::ALL, "the first one");
         changes.add(&volume, Extent::ALL);
-        changes.succeeded(&volume, &Extent::ALL, Some(now + 9 * second));
+        changes.ended(&volume, &Extent::ALL, Some(now + 9 * second));
         assert_eq!(take(now), Extent::ALL, "a change during the first one");
-        changes.succeeded(&volume, &Extent::ALL, Some(now + 9 * second));
+        changes.ended(&volume, &Extent::ALL, Some(now + 9 * second));
         assert_eq!(take(now), nodes(&["a"]));
-        assert_eq!(changes.succeeded(&volume, &nodes(&["a"]), Some(now + 99 * second)), Some(now + 9 * second));
+        assert_eq!(changes.ended(&volume, &nodes(&["a"]), Some(now + 99 * second)), Some(now + 9 * second));
         assert_eq!(take(now + 8 * second), nodes(&["a"]));
-        changes.succeeded(&volume, &nodes(&["a"]), None);
+        changes.ended(&volume, &nodes(&["a"]), None);
         assert_eq!(take(now + 9 * second), Extent::ALL, "a node has to be checked again");
-        assert_eq!(changes.succeeded(&volume, &Extent::ALL, None), None);
+        assert_eq!(changes.ended(&volume, &Extent::ALL, None), None);
         assert_eq!(take(now + 9 * second), nodes(&["a"]));
-        changes.failed(&volume);
-        assert_eq!(take(now), Extent::ALL, "after a failure");
-        changes.succeeded(&volume, &nodes(&["a"]), None);
-        assert_eq!(take(now), Extent::ALL, "the failure counts until a reconcile of all nodes succeeds");
     }
 
     #[tokio::test(start_paused = true)]
@@ -255,14 +243,14 @@ mod tests {
         };
         let settle = || {
             changes.take(&volume, true, now);
-            changes.succeeded(&volume, &Extent::ALL, None);
+            changes.ended(&volume, &Extent::ALL, None);
         };
         settle();
         changes.add(&volume, nodes(&["b"]));
         assert_eq!(changes.take(&volume, true, now), nodes(&["b"]));
-        // The reconcile panics, and calls neither `succeeded` nor `failed`: the change of b must not be lost.
+        // The reconcile panics, and does not call `ended`: the change of b must not be lost.
         assert_eq!(take(), Extent::ALL);
-        changes.succeeded(&volume, &Extent::ALL, None);
+        changes.ended(&volume, &Extent::ALL, None);
         assert_eq!(take(), nodes(&["a"]));
         changes.postponed(&volume, nodes(&["a"]));
         assert_eq!(changes.take(&volume, true, now), nodes(&["a"]), "a postponed reconcile loses nothing");

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use kinds::meta::ObjectKey;
 use kinds::{Kind, Node, Str, VolumeAttachment};
+use runtime::consistency::DELETION_TIMEOUT;
+use runtime::store::Store;
 use runtime::worker::ReconcileError;
 use runtime::write::WriteError;
 use tracing::{debug, info, warn};
@@ -19,8 +21,11 @@ use super::reconcile::{AttachDetach, Recheck, Subject};
 use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::volume_name::{Plugin, attachment_name};
 
-/// Pause before the cache is checked again for an attachment that the API server no longer has.
-const CACHE_RECHECK: Duration = Duration::from_secs(5);
+/// Pause before the cache is checked again for an attachment that was deleted.
+pub const CACHE_RECHECK: Duration = Duration::from_secs(5);
+
+/// Pause before an object is read again that differs from a cache which is not behind.
+pub const READ_RECHECK: Duration = Duration::from_secs(1);
 
 impl AttachDetach {
     /// Detaches the volume. The node's cached status must no longer list the volume.
@@ -31,8 +36,8 @@ impl AttachDetach {
         forced: Option<ForceDetachReason>,
         memory: &mut SiteMemory,
     ) -> Recheck {
-        if !self.is_released(subject, place, forced).await? {
-            return Ok(Some(Duration::ZERO));
+        if let Some(pause) = self.pause_until_released(subject, place, forced).await? {
+            return Ok(Some(pause));
         }
         memory.detach_started.get_or_insert(subject.now);
         if let Some(reason) = forced {
@@ -59,7 +64,8 @@ impl AttachDetach {
             self.operations.forced(forced);
         }
         match deletion {
-            Ok(()) => Ok(None),
+            // The change may never be in the cache, because the API server's storage was restored from a backup.
+            Ok(()) => Ok(Some(DELETION_TIMEOUT)),
             Err(error) if error.is_object_deleted() => Ok(Some(CACHE_RECHECK)),
             Err(error) => {
                 self.consistency.not_deleting(subject.key, &attachment.meta.uid);
@@ -69,22 +75,22 @@ impl AttachDetach {
         }
     }
 
-    /// Returns true if the volume may be detached according to the API server. Unless the node is deleted, it must be
+    /// Returns `None` if the volume may be detached according to the API server. Unless the node is deleted, it must be
     /// managed, its status must not list the volume as attached, and the kubelet must have released the volume, or the
     /// reason to detach it by force must still hold. A recent response to the write that removed the volume from the
-    /// status suffices; otherwise the node is read. If the result is false, the cache is behind, and the next reconcile
-    /// of the volume waits for the cache.
-    async fn is_released(
+    /// status suffices; otherwise the node is read. If the volume may not be detached, the cache is behind, and the next
+    /// reconcile of the volume waits for the cache: returns the pause before it.
+    async fn pause_until_released(
         &self,
         subject: &Subject<'_>,
         place: &Place,
         forced: Option<ForceDetachReason>,
-    ) -> Result<bool, ReconcileError> {
+    ) -> Result<Option<Duration>, ReconcileError> {
         if forced.is_none() && self.memory.take_release(&place.node, subject.name) {
-            return Ok(true);
+            return Ok(None);
         }
         let node = self.read_node(&place.node).await?;
-        let Some(node) = &*node else { return Ok(true) };
+        let Some(node) = &*node else { return Ok(None) };
         let state = state_of(Some(node));
         let volumes = node.volumes.as_deref();
         let is_forced = match forced {
@@ -97,10 +103,7 @@ impl AttachDetach {
         let is_released = state.is_managed
             && volumes
                 .is_some_and(|volumes| !volumes.lists(subject.name) && (is_forced || !volumes.uses(subject.name)));
-        if !is_released {
-            self.await_node(subject, place, node);
-        }
-        Ok(is_released)
+        Ok((!is_released).then(|| self.await_node(subject, place, node)))
     }
 
     /// Reads a node from the API server.
@@ -109,10 +112,20 @@ impl AttachDetach {
         read.map_err(|error| ReconcileError::new(format!("failed to read node {name} from the API server: {error}")))
     }
 
-    /// Delays the next reconcile of a volume until the cache contains a node as it was read.
-    pub fn await_node(&self, subject: &Subject<'_>, place: &Place, read: &Node) {
+    /// Delays the next reconcile of a volume until the cache contains a node as it was read. Returns the pause before
+    /// that reconcile.
+    pub fn await_node(&self, subject: &Subject<'_>, place: &Place, read: &Node) -> Duration {
         debug!(volume = %subject.name, node = %place.node, version = read.meta.version, "waiting for the node's cache");
-        self.consistency.wrote(subject.key, &self.caches.nodes, read.meta.version);
+        self.await_read(subject, &self.caches.nodes, read.meta.version)
+    }
+
+    /// Delays the next reconcile of a volume until the cache contains an object at the version that was read. Returns
+    /// the pause before that reconcile. It is not zero if the cache has the version, and yet differs from the read:
+    /// the API server's storage may have been restored from a backup, which the watch has not detected yet.
+    fn await_read<K: Kind>(&self, subject: &Subject<'_>, store: &Store<K>, version: u64) -> Duration {
+        self.consistency.wrote(subject.key, store, version);
+        let progress = store.progress();
+        if progress.contains(&progress.written(version)) { READ_RECHECK } else { Duration::ZERO }
     }
 
     /// Checks whether an attachment exists after the response to its creation was lost.
@@ -120,8 +133,7 @@ impl AttachDetach {
         match self.writer.get(&VolumeAttachment::RESOURCE, &ObjectKey::new("", name)).await {
             Ok(response) => {
                 let version = response.meta().map_err(|error| ReconcileError::new(error.to_string()))?.version;
-                self.consistency.wrote(subject.key, &self.caches.attachments, version);
-                Ok(Some(Duration::ZERO))
+                Ok(Some(self.await_read(subject, &self.caches.attachments, version)))
             }
             Err(error) if error.is_not_found() => {
                 let elapsed = memory.uncertain_since.map_or(REQUEST_TIMEOUT, |since| since.elapsed());

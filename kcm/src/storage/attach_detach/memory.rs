@@ -15,7 +15,9 @@ use runtime::lock::lock;
 use runtime::store::Change;
 use tokio::time::Instant;
 
+use super::backoff::Backoff;
 use super::changes::{Changes, Scope};
+use super::decide::Attachment;
 use super::definitions::Definitions;
 use super::node_list::NodeList;
 
@@ -55,6 +57,21 @@ pub struct SiteMemory {
     /// The attachment was deleted while the volume was wanted or listed. The volume is attached again only if the
     /// kubelet reports it as in use, because the cache of pods may be behind.
     pub must_confirm: bool,
+    /// The pause after failures of the last step.
+    pub backoff: Option<Backoff>,
+}
+
+impl SiteMemory {
+    /// Removes the start of each attempt that no longer matters: to attach a volume that no pod uses or that is being
+    /// detached, and to detach a volume that a pod uses before the attachment is deleted.
+    pub fn end_attempts(&mut self, is_wanted: bool, attachment: Attachment) {
+        if !is_wanted || attachment == Attachment::Deleting {
+            self.attach_started = None;
+        }
+        if is_wanted && !matches!(attachment, Attachment::Absent | Attachment::Deleting) {
+            self.detach_started = None;
+        }
+    }
 }
 
 /// The next write of the list in a node's status.
@@ -118,6 +135,22 @@ impl Memory {
     /// Returns true if the volume is wanted, attached or listed on a node.
     pub fn has_sites(&self, volume: &str) -> bool {
         self.lock().volumes.contains_key(volume)
+    }
+
+    /// Adds nodes to a volume before their state is read, so that each later change of them requeues the volume.
+    pub fn link(&self, volume: &Str, nodes: &BTreeSet<Str>) {
+        let mut state = self.lock();
+        let State { volumes, by_node, .. } = &mut *state;
+        if nodes.is_empty() {
+            return;
+        }
+        let sites = volumes.entry(volume.clone()).or_default();
+        for node in nodes {
+            if !sites.contains_key(node) {
+                sites.insert(node.clone(), SiteMemory::default());
+                by_node.entry(node.clone()).or_default().insert(volume.clone());
+            }
+        }
     }
 
     /// Stores the nodes of a volume that are in the scope. Returns the nodes that have to be reconciled, because their
@@ -316,16 +349,26 @@ impl Memory {
         self.lock().lists.get_mut(node).is_some_and(|list| list.take_release(volume, Instant::now()))
     }
 
-    /// Records that the last write to a node's status has ended. Returns the volumes that were in it and are not in the
-    /// current list.
-    pub fn end_write(&self, node: &str, current: &[AttachedVolume]) -> Vec<Str> {
+    /// Records that a write to a node's status over the `current` list ended without a response.
+    pub fn lose_write(&self, node: &str, current: &[AttachedVolume]) {
+        if let Some(list) = self.lock().lists.get_mut(node) {
+            list.lose_write(current, Instant::now());
+        }
+    }
+
+    /// Records that the last write to a node's status has ended, unless the API server may still make an earlier one.
+    /// Returns the volumes that were in them and are not in the current list, and the time until the check has to be
+    /// repeated, if it has.
+    pub fn end_write(&self, node: &str, current: &[AttachedVolume]) -> (Vec<Str>, Option<Duration>) {
         let mut state = self.lock();
-        let Some(list) = state.lists.get_mut(node) else { return Vec::new() };
-        let written = list.end_write(current);
+        let Some(list) = state.lists.get_mut(node) else { return (Vec::new(), None) };
+        let now = Instant::now();
+        let written = list.end_write(current, now);
+        let remaining = list.time_to_fail(now);
         if list.is_empty() {
             state.lists.remove(node);
         }
-        written
+        (written, (!remaining.is_zero()).then_some(remaining))
     }
 
     /// Counts pairs of volume and node by the labels that `label` returns for them. `label` gets the volume, true if
@@ -406,6 +449,40 @@ mod tests {
         memory.store(&volume, &Scope::All, Sites::new());
         memory.set_users(&volume, &Scope::All, Users::new());
         assert!(is_empty(&memory));
+    }
+
+    #[test]
+    fn volume_is_found_by_a_node_from_the_beginning_of_its_reconcile() {
+        let memory = Memory::default();
+        let (volume, [a, b]) = (Str::from("v"), ["a", "b"].map(Str::from));
+        let known = SiteMemory { is_attached: true, ..SiteMemory::default() };
+        memory.store(&volume, &Scope::All, Sites::from([(a.clone(), known.clone())]));
+        memory.link(&volume, &[a.clone(), b.clone()].into());
+        assert_eq!(memory.sites("v", &Scope::All), Sites::from([(a, known), (b, SiteMemory::default())]));
+        assert_eq!(memory.of_node("b"), std::slice::from_ref(&volume));
+        memory.store(&volume, &Scope::All, Sites::new());
+        memory.link(&volume, &BTreeSet::new());
+        assert!(is_empty(&memory));
+    }
+
+    #[tokio::test]
+    async fn attempt_ends_when_its_result_no_longer_matters() {
+        use Attachment::{Absent, Attached, Deleting, Requested};
+        for (is_wanted, attachment, attaches, detaches) in [
+            (true, Absent, true, true),
+            (true, Requested, true, false),
+            (true, Attached, true, false),
+            (true, Deleting, false, true),
+            (false, Requested, false, true),
+            (false, Attached, false, true),
+            (false, Deleting, false, true),
+        ] {
+            let started = Some(Instant::now());
+            let mut memory = SiteMemory { attach_started: started, detach_started: started, ..SiteMemory::default() };
+            memory.end_attempts(is_wanted, attachment);
+            let current = (memory.attach_started.is_some(), memory.detach_started.is_some());
+            assert_eq!(current, (attaches, detaches), "wanted: {is_wanted}, {attachment:?}");
+        }
     }
 
     #[test]

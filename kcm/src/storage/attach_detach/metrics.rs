@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use runtime::metrics::{Histograms, Metrics};
 use tokio::time::Instant;
 
-use super::decide::ForceDetachReason;
+use super::decide::{ForceDetachReason, Step};
 use crate::storage::volume_name::Plugin;
 
 /// Upper bounds of the buckets in seconds.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 /// An operation on a volume.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// The attachment of a volume.
     Attach,
@@ -23,6 +23,15 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Returns the operation that a step attempts.
+    pub fn of(step: Step) -> Option<Self> {
+        match step {
+            Step::Attach => Some(Self::Attach),
+            Step::Detach(_) => Some(Self::Detach),
+            _ => None,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Attach => "volume_attach",

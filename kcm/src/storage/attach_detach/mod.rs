@@ -15,6 +15,7 @@
 //! A volume for one node is attached only if it certainly is not attached to another node.
 
 mod attach;
+mod backoff;
 mod changes;
 mod decide;
 mod decide_wait;

@@ -12,6 +12,8 @@ use kinds::Str;
 use kinds::node_volumes::AttachedVolume;
 use tokio::time::Instant;
 
+use crate::storage::lost_write::REQUEST_TIMEOUT;
+
 /// Minimum time between two writes of a node, as a multiple of the duration of the last one: a slow API server gets
 /// fewer and larger writes. Upstream writes one node after the other, so a node waits longer in a larger cluster.
 const PAUSE_FACTOR: u32 = 20;
@@ -43,6 +45,8 @@ pub struct NodeList {
     expected: HashSet<Str>,
     /// Volumes in the list that was sent last, until the cache contains it or the write has certainly failed.
     writing: BTreeSet<Str>,
+    /// The time at which a write ended without a response, and the list that it replaces.
+    lost: Option<(Instant, Vec<AttachedVolume>)>,
     /// The end and the duration of the last successful write.
     last_write: Option<(Instant, Duration)>,
     /// Volumes that were removed from the list while the kubelet did not use them, with the time of the removal.
@@ -81,7 +85,8 @@ impl NodeList {
 
     /// Returns true if there is no decision, expected change, write or release to remember.
     pub fn is_empty(&self) -> bool {
-        self.decisions.is_empty() && self.expected.is_empty() && self.writing.is_empty() && self.released.is_empty()
+        let has_write = !self.writing.is_empty() || self.lost.is_some();
+        self.decisions.is_empty() && self.expected.is_empty() && !has_write && self.released.is_empty()
     }
 
     /// Returns true if a write that lists a volume may be under way.
@@ -126,14 +131,33 @@ impl NodeList {
         awaited.any(|(name, decision)| decision.is_listed != listed.contains(&**name))
     }
 
-    /// Records the start of a write of this list.
+    /// Records the start of a write of this list. The volumes of an earlier write without a response are kept.
     pub fn begin_write(&mut self, list: &[AttachedVolume]) {
-        self.writing = list.iter().map(|entry| entry.name.clone()).collect();
+        if self.lost.is_none() {
+            self.writing.clear();
+        }
+        self.writing.extend(list.iter().map(|entry| entry.name.clone()));
     }
 
-    /// Records that the cache contains the result of the last write, or that the write certainly failed. Returns the
-    /// volumes of that write that are not in the current list.
-    pub fn end_write(&mut self, current: &[AttachedVolume]) -> Vec<Str> {
+    /// Records that a write over the `current` list ended without a response. The API server may still make it.
+    pub fn lose_write(&mut self, current: &[AttachedVolume], now: Instant) {
+        self.lost = Some((now, current.to_vec()));
+    }
+
+    /// Returns the time for which the API server may still make a write without a response, as long as the list does
+    /// not change; zero if there is none.
+    pub fn time_to_fail(&self, now: Instant) -> Duration {
+        self.lost.as_ref().map_or(Duration::ZERO, |(lost, _)| (*lost + REQUEST_TIMEOUT).saturating_duration_since(now))
+    }
+
+    /// Records that the cache contains the result of the last write, or that the write certainly failed, unless the API
+    /// server may still make an earlier one. Returns the volumes of those writes that are not in the current list.
+    pub fn end_write(&mut self, current: &[AttachedVolume], now: Instant) -> Vec<Str> {
+        // A write is refused after the list has changed.
+        if !self.time_to_fail(now).is_zero() && self.lost.as_ref().is_some_and(|(_, replaced)| *replaced == *current) {
+            return Vec::new();
+        }
+        self.lost = None;
         let mut written = std::mem::take(&mut self.writing);
         current.iter().for_each(|entry| {
             written.remove(&entry.name);
@@ -209,11 +233,34 @@ mod tests {
         let planned = list.plan(&[]).expect("it changes");
         list.begin_write(&planned);
         assert!(list.decide(&"a".into(), false, true) && list.may_be_writing("a"));
-        assert_eq!(list.end_write(&[]), ["a".into()]);
+        assert_eq!(list.end_write(&[], Instant::now()), ["a".into()]);
         assert!(!list.may_be_writing("a"));
         assert!(!list.forget("a") && list.is_empty());
         list.begin_write(&planned);
-        assert!(list.end_write(&planned).is_empty(), "the current list has it");
+        assert!(list.end_write(&planned, Instant::now()).is_empty(), "the current list has it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_without_a_response_counts_until_the_list_has_changed_or_the_request_has_ended() {
+        let (second, lost) = (Duration::from_secs(1), Instant::now());
+        let late = lost + REQUEST_TIMEOUT;
+        let (old, new) = (entries(&["a"]), entries(&["a", "b"]));
+        for (case, current, now, expected) in [
+            ("may be made", &old, late - second, &[][..]),
+            ("timed out", &old, late, &["b", "c"]),
+            ("made", &new, lost, &["c"]),
+            ("refused", &entries(&["d"]), lost, &["a", "b", "c"]),
+        ] {
+            let mut list = NodeList::default();
+            list.begin_write(&new);
+            list.lose_write(&old, lost);
+            list.begin_write(&entries(&["a", "c"]));
+            assert_eq!(list.time_to_fail(late - second), second, "{case}");
+            let expected: Vec<Str> = expected.iter().map(|name| Str::from(*name)).collect();
+            assert_eq!(list.end_write(current, now), expected, "{case}");
+            let has_ended = !expected.is_empty();
+            assert_eq!((list.is_empty(), list.may_be_writing("b")), (has_ended, !has_ended), "{case}");
+        }
     }
 
     #[test]
@@ -294,7 +341,7 @@ mod tests {
         assert!(!list.pause(&current, now).is_zero() && list.plan(&current).is_none());
         list.begin_write(&current);
         assert!((0..VOLUMES).all(|number| list.may_be_writing(&name(number))));
-        assert!(list.end_write(&current).is_empty());
+        assert!(list.end_write(&current, now).is_empty());
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     }
 

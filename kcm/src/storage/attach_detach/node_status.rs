@@ -47,14 +47,14 @@ impl AttachDetach {
         }
         let node = self.caches.node(name);
         let current = node.as_deref().map_or(&[][..], attached_to);
-        self.release_unlisted(name, current);
+        let recheck = self.release_unlisted(name, current).map_or(Outcome::Done, Outcome::RequeueAfter);
         let Some(node) = &node else {
             self.consistency.forget(&key);
-            return Ok(Outcome::Done);
+            return Ok(recheck);
         };
         let started = Instant::now();
         let list = match self.memory.begin_write(name, current, started) {
-            NodeWrite::None => return Ok(Outcome::Done),
+            NodeWrite::None => return Ok(recheck),
             NodeWrite::After(pause) => return Ok(Outcome::RequeueAfter(pause)),
             NodeWrite::Now(list) => list,
         };
@@ -78,6 +78,7 @@ impl AttachDetach {
             }
             Err(error) if error.is_lost() => {
                 self.consistency.lost(&key);
+                self.memory.lose_write(name, current);
                 Err(error.into())
             }
             Err(error) => {
@@ -88,11 +89,14 @@ impl AttachDetach {
         }
     }
 
-    /// Records that no write is under way, and requeues the volumes that waited for that.
-    fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) {
-        for volume in self.memory.end_write(name, current) {
+    /// Records that no write is under way, and requeues the volumes that waited for that. Returns the time until the
+    /// check has to be repeated, because the API server may still make an earlier write.
+    fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) -> Option<Duration> {
+        let (volumes, recheck) = self.memory.end_write(name, current);
+        for volume in volumes {
             self.requeue(volume, Extent::of_nodes([name.clone()]));
         }
+        recheck
     }
 
     /// Returns the volumes that a write has removed from a node's list and that its kubelet does not use according to
@@ -120,8 +124,12 @@ impl AttachDetach {
         let Some(read) = &*read else { return Ok(Outcome::RequeueWithBackoff) };
         let is_same = read.meta.uid == cached.meta.uid && attached_to(read) == attached_to(cached);
         if !is_same || read.meta.version != cached.meta.version {
+            let progress = self.caches.nodes.progress();
             self.consistency.wrote(key, &self.caches.nodes, read.meta.version);
-            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+            // Otherwise the cache contains the version, and yet differs: the API server's storage may have been
+            // restored from a backup.
+            let is_behind = !progress.contains(&progress.written(read.meta.version));
+            return Ok(if is_behind { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::RequeueWithBackoff });
         }
         if !error.is_invalid() {
             return Ok(Outcome::RequeueWithBackoff);

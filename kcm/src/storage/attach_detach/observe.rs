@@ -210,6 +210,7 @@ impl Caches {
         nodes.extend(self.listing_nodes(name, scope));
         nodes.extend(undecodable.nodes(&self.nodes, scope));
         nodes.extend(named.unresolved.iter().filter(|node| scope.contains(node)).cloned());
+        memory.link(name, &nodes);
         let place = |node: Str| {
             let attachment = self.attachment(plugin, &node);
             let site = KnownSite {
@@ -484,6 +485,7 @@ impl Caches {
         };
         memory.must_confirm |= memory.is_attached && state == Attachment::Absent && !is_by_kubelet;
         memory.is_attached = state != Attachment::Absent;
+        memory.end_attempts(is_wanted, state);
         let site = Site {
             is_wanted,
             attachment: state,

@@ -18,10 +18,12 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::backoff::Backoff;
 use super::changes::{Extent, Pods, Scope};
 use super::decide::{Attachment, Rules, Site, Step, UNDECODABLE_RECHECK, decide};
+use super::detach::CACHE_RECHECK;
 use super::memory::{Memory, SiteMemory, Sites};
-use super::metrics::Operations;
+use super::metrics::{Operation, Operations};
 use super::observe::{Caches, NamedVolume, Observation, Place};
 use crate::shared_read::SharedReads;
 use crate::storage::volume_name::Plugin;
@@ -111,7 +113,8 @@ impl AttachDetach {
         let observed = self.consistency.observe(&key, &self.caches.attachments, read);
         if !observed.are_deletions_cached {
             self.memory.changes.postponed(name, extent);
-            return Ok(Outcome::WaitingForCache);
+            // No change requeues the volume if its deletion is never in the cache.
+            return Ok(Outcome::RequeueAfter(CACHE_RECHECK));
         }
         let observation = observed.children;
         #[cfg(test)]
@@ -136,7 +139,10 @@ impl AttachDetach {
             now,
         };
         let acts = observation.places.iter().zip(&steps).zip(&mut memories);
-        let rechecks = join_all(acts.map(|((place, step), memory)| self.act(&subject, place, *step, memory))).await;
+        let mut rechecks = join_all(acts.map(|((place, step), memory)| self.act(&subject, place, *step, memory))).await;
+        let ended = Instant::now();
+        let pauses = memories.iter().filter_map(|memory| memory.backoff?.remaining(ended));
+        rechecks.extend(pauses.map(|pause| Ok(Some(pause))));
         self.remember(&subject, memories);
         self.outcome(name, &extent, rechecks, sites.iter().any(|site| site.is_wanted))
     }
@@ -190,18 +196,37 @@ impl AttachDetach {
     }
 
     async fn act(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
-        let result = self.take_step(subject, place, step, memory).await;
-        self.expect_change(subject, place, step, memory);
-        result
-    }
-
-    async fn take_step(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
         if !matches!(step, Step::AwaitOtherNode) && !place.site.is_wanted {
             memory.reported_wait = None;
         }
         if !matches!(step, Step::List | Step::AwaitDecodable) && place.site.is_wanted && place.site.is_listed {
             self.set_listed(subject, place, false, true);
         }
+        let result = self.take_step_unless_paused(subject, place, step, memory).await;
+        self.expect_change(subject, place, step, memory);
+        result
+    }
+
+    /// Takes the next step, unless it failed a short time ago.
+    async fn take_step_unless_paused(
+        &self,
+        subject: &Subject<'_>,
+        place: &Place,
+        step: Step,
+        memory: &mut SiteMemory,
+    ) -> Recheck {
+        let operation = Operation::of(step);
+        memory.backoff = memory.backoff.filter(|backoff| backoff.is_for(operation));
+        if let Some(remaining) = memory.backoff.and_then(|backoff| backoff.remaining(subject.now)) {
+            return Ok(Some(remaining));
+        }
+        let result = self.take_step(subject, place, step, memory).await;
+        let failed = operation.filter(|_| result.is_err());
+        memory.backoff = failed.map(|operation| Backoff::after(memory.backoff, operation, Instant::now()));
+        result
+    }
+
+    async fn take_step(&self, subject: &Subject<'_>, place: &Place, step: Step, memory: &mut SiteMemory) -> Recheck {
         match step {
             Step::Idle => Ok(None),
             Step::Attach => self.attach(subject, place, memory).await,
@@ -259,22 +284,24 @@ impl AttachDetach {
     /// Stores the memory of each node where the volume is still wanted or listed, or may be attached.
     fn remember(&self, subject: &Subject<'_>, memories: Vec<SiteMemory>) {
         let mut sites = Sites::new();
-        for (place, memory) in subject.observation.places.iter().zip(memories) {
+        for (place, mut memory) in subject.observation.places.iter().zip(memories) {
             let site = &place.site;
             let is_attached =
                 site.attachment != Attachment::Absent && (place.attachment.is_some() || memory.is_attached);
+            if !is_attached {
+                self.operations.detached(subject.plugin, memory.detach_started.take());
+            }
             let is_reserved = memory.is_held || memory.is_abandoned && site.is_in_use;
             if site.is_wanted || site.is_listed || is_attached || is_reserved || memory.uncertain_since.is_some() {
                 sites.insert(place.node.clone(), memory);
-            } else {
-                self.operations.detached(subject.plugin, memory.detach_started);
             }
         }
         let ready = self.memory.store(subject.name, subject.scope, sites);
         ready.into_iter().for_each(|node| self.node_queue.add(node));
     }
 
-    /// Combines the results of all nodes.
+    /// Combines the results of all nodes. Each failed node is checked again after its own pause; until then, changes of
+    /// the others do not affect it.
     pub fn outcome(
         &self,
         name: &Str,
@@ -290,22 +317,19 @@ impl AttachDetach {
                 Err(error) => errors.push(error),
             }
         }
-        if let Some(error) = combined(errors) {
-            self.memory.changes.failed(name);
-            // The backoff of one node must not delay the checks of the others.
-            if let Some(next) = next {
-                self.volume_queue.add_after(name.clone(), next);
-            }
-            return Err(error);
-        }
         let next = earliest(next, self.settings.sync_period.filter(|_| is_wanted));
         if !self.memory.has_sites(name) {
             self.memory.changes.forget(name);
         }
         let now = Instant::now();
-        let next = self.memory.changes.succeeded(name, extent, next.map(|next| now + next));
+        let next = self.memory.changes.ended(name, extent, next.map(|next| now + next));
         let next = next.map(|next| next.saturating_duration_since(now));
-        Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter))
+        let Some(error) = combined(errors) else { return Ok(next.map_or(Outcome::Done, Outcome::RequeueAfter)) };
+        // The backoff of one node must not delay the checks of the others.
+        if let Some(next) = next {
+            self.volume_queue.add_after(name.clone(), next);
+        }
+        Err(error)
     }
 }
 

@@ -102,6 +102,15 @@ pub enum RecyclePlugin {
     Nfs,
 }
 
+/// Returns the plugin that can wipe a volume.
+pub fn recycle_plugin(volume: &PersistentVolume) -> Option<RecyclePlugin> {
+    match &volume.source {
+        Source::HostPath { .. } => Some(RecyclePlugin::HostPath),
+        Source::Nfs { .. } => Some(RecyclePlugin::Nfs),
+        Source::Csi { .. } | Source::Other { .. } | Source::None => None,
+    }
+}
+
 /// Decides how to reclaim a released volume.
 pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
     if volume.annotation(MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
@@ -113,11 +122,7 @@ pub fn decide_reclaim(volume: &PersistentVolume) -> Reclaim {
             "VolumeUnknownReclaimPolicy",
             "Volume has unrecognized PersistentVolumeReclaimPolicy",
         )),
-        ReclaimPolicy::Recycle => match &volume.source {
-            Source::HostPath { .. } => Reclaim::Recycle(RecyclePlugin::HostPath),
-            Source::Nfs { .. } => Reclaim::Recycle(RecyclePlugin::Nfs),
-            Source::Csi { .. } | Source::Other { .. } | Source::None => Reclaim::NotRecyclable,
-        },
+        ReclaimPolicy::Recycle => recycle_plugin(volume).map_or(Reclaim::NotRecyclable, Reclaim::Recycle),
         ReclaimPolicy::Delete => decide_delete(volume),
     }
 }

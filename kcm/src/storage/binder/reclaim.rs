@@ -24,7 +24,7 @@ impl Binder {
         self.operations.reclaim_started(volume, self.class(volume.class()).as_deref());
         let reclaim = decide_reclaim(volume);
         if !matches!(reclaim, Reclaim::Recycle(_)) {
-            self.stop_recycler(&volume.meta.name).await?;
+            self.stop_recycler(volume).await?;
         }
         match reclaim {
             Reclaim::Leave => Ok(Outcome::Done),
@@ -97,7 +97,7 @@ impl Binder {
             return Ok(Outcome::RequeueAfter(left));
         }
         let Some(draft) = self.confirm_release(volume).await? else {
-            self.stop_recycler(name).await?;
+            self.stop_recycler(volume).await?;
             return Ok(Outcome::Done);
         };
         drop(draft);

@@ -3,14 +3,16 @@
 //! Upstream: pkg/volume/util/recyclerclient. Upstream blocks a background task until the pod has ended; here the change
 //! of the pod requeues the volume.
 
-use kinds::meta::ObjectKey;
+use std::sync::Arc;
+
+use kinds::meta::{ObjectKey, Uid};
 use kinds::persistent_volume::Source;
 use kinds::pod::Phase;
 use kinds::{Kind, PersistentVolume, Pod, Str};
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::decide_volume::{RecyclePlugin, claim_uid};
+use super::decide_volume::{RecyclePlugin, claim_uid, recycle_plugin};
 use super::draft::Stop;
 use super::reconciler::Binder;
 use super::recycler_pod::{Recycler, pod_name};
@@ -99,19 +101,38 @@ impl Binder {
         }
     }
 
-    /// Deletes the pod that wipes a volume, if there is one: the volume was deleted or must no longer be wiped, for
-    /// example because an administrator made it available or changed its policy. Differs from upstream, whose pod
-    /// continues.
-    pub async fn stop_recycler(&self, volume: &Str) -> Result<(), Stop> {
-        let Some(run) = self.recycling.get(volume) else { return Ok(()) };
-        info!(volume = &**volume, pod = %run.key, "deleting the recycler pod: its volume must not be wiped");
-        match self.writer.delete(&Pod::RESOURCE, &run.key, &run.pod).await {
-            Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
-            _ => {
-                self.recycling.end_run(volume);
-                Ok(())
-            }
+    /// Deletes the pod that wipes a volume, if there is one: the volume must no longer be wiped, for example because an
+    /// administrator made it available or changed its policy. Differs from upstream, whose pod continues.
+    pub async fn stop_recycler(&self, volume: &PersistentVolume) -> Result<(), Stop> {
+        if self.recycling.get(&volume.meta.name).is_some() {
+            return self.stop_run(&volume.meta.name).await;
         }
+        let Some(pod) = self.cached_recycler(volume) else { return Ok(()) };
+        self.delete_recycler(&volume.meta.name, &pod.meta.key(), &pod.meta.uid).await
+    }
+
+    /// Deletes the pod that this process has created to wipe a volume, if there is one.
+    pub async fn stop_run(&self, volume: &Str) -> Result<(), Stop> {
+        let Some(run) = self.recycling.get(volume) else { return Ok(()) };
+        self.delete_recycler(volume, &run.key, &run.pod).await?;
+        self.recycling.end_run(volume);
+        Ok(())
+    }
+
+    async fn delete_recycler(&self, volume: &Str, key: &ObjectKey, uid: &Uid) -> Result<(), Stop> {
+        info!(volume = &**volume, pod = %key, "deleting the recycler pod: its volume must not be wiped");
+        match self.writer.delete(&Pod::RESOURCE, key, uid).await {
+            Err(error) if !error.is_object_deleted() => Err(Stop::Failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the pod that may still wipe a volume according to the cache. An earlier process may have created it.
+    fn cached_recycler(&self, volume: &PersistentVolume) -> Option<Arc<Pod>> {
+        let recycler = self.settings.recyclers.as_ref().ok()?.of(recycle_plugin(volume)?);
+        let pod = self.pods.get(&ObjectKey::new(recycler.namespace(), pod_name(&volume.meta.name)))?;
+        let has_ended = pod.meta.is_deleting() || matches!(pod.phase, Phase::Succeeded | Phase::Failed);
+        (!has_ended).then_some(pod)
     }
 
     /// Returns the result of a pod; `None` while it runs.

@@ -44,7 +44,7 @@ impl Binder {
     async fn forget_volume(&self, key: &ObjectKey) -> Result<Outcome, Stop> {
         self.notices.forget::<PersistentVolume>(key);
         self.operations.volume_deleted(&key.name);
-        self.stop_recycler(&key.name).await?;
+        self.stop_run(&key.name).await?;
         self.recycling.forget(&key.name);
         Ok(Outcome::Done)
     }
@@ -56,7 +56,7 @@ impl Binder {
         let claim = self.claim_of(volume).await?;
         let step = next_step(volume, claim.as_deref());
         if step != VolumeStep::Reclaim {
-            self.stop_recycler(&volume.meta.name).await?;
+            self.stop_recycler(volume).await?;
         }
         match step {
             VolumeStep::SetPhase(phase) => {

@@ -96,9 +96,13 @@ pub struct Server {
     pub nodes: BTreeMap<String, NodeState>,
     pub requests: Vec<String>,
     pub refuses_lists: bool,
+    /// Writes of lists end without a response.
+    pub loses_lists: bool,
     pub refuses_deletions: bool,
     /// The node whose status cannot be written.
     pub failing_node: String,
+    /// The node to which no attachment can be created.
+    pub unattachable_node: String,
 }
 
 impl Server {
@@ -106,6 +110,10 @@ impl Server {
         let path = path.split('?').next().unwrap_or_default();
         let short = path.rsplit_once("v1/").map_or(path, |(_, end)| end).to_owned();
         let is_list = matches!(&*short, "nodes" | "volumeattachments") && method == Method::GET;
+        let is_refused = method == Method::POST && !self.unattachable_node.is_empty() && {
+            let created: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+            created["spec"]["nodeName"] == *self.unattachable_node
+        };
         let body = if method == Method::PATCH { String::from_utf8_lossy(body) } else { "".into() };
         self.requests.push(format!("{method} {short} {body}"));
         let name = short.trim_start_matches("nodes/").trim_end_matches("/status");
@@ -117,7 +125,13 @@ impl Server {
                 let body = r#"{"kind": "Status", "code": 422, "reason": "Invalid", "message": "status.volumesAttached: Invalid"}"#;
                 (422, body.as_bytes().to_vec())
             }
+            (&Method::PATCH, _) if self.loses_lists => {
+                (504, br#"{"kind": "Status", "code": 504, "reason": "Timeout"}"#.to_vec())
+            }
             (&Method::PATCH, _) if name == self.failing_node => {
+                (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec())
+            }
+            (&Method::POST, _) if is_refused => {
                 (403, br#"{"kind": "Status", "code": 403, "reason": "Forbidden"}"#.to_vec())
             }
             (&Method::POST, _) => {
@@ -151,6 +165,7 @@ impl Server {
 pub struct Bed {
     pub shared: Arc<AttachDetach>,
     pub server: Arc<Mutex<Server>>,
+    pub metrics: Metrics,
     events: Arc<KeptEvents>,
     sender: BoxFuture<'static, ()>,
 }
@@ -193,6 +208,7 @@ impl Bed {
         of_claim.claim = Some(Box::new(ClaimRef { namespace, name, uid }));
         deliver(&caches.claims, bound);
         deliver(&caches.volumes, of_claim);
+        let metrics = Metrics::default();
         let shared = Arc::new(AttachDetach {
             node_reads: uncached_nodes(writer.clone(), caches.nodes.clone()),
             caches,
@@ -203,11 +219,11 @@ impl Bed {
             volume_queue: Queue::new(QueueOptions::named("volumes")),
             node_queue: Queue::new(QueueOptions::named("nodes")),
             driver_queue: Queue::new(QueueOptions::named("drivers")),
-            operations: Operations::new(&Metrics::default()),
+            operations: Operations::new(&metrics),
             settings: Settings { is_timeout_disabled: false, sync_period: Some(SYNC_PERIOD) },
             term: Default::default(),
         });
-        Self { shared, server, events, sender: sender.boxed() }
+        Self { shared, server, metrics, events, sender: sender.boxed() }
     }
 
     /// Changes the source of the volume.

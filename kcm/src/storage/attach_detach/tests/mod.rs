@@ -2,6 +2,7 @@
 
 mod bed;
 mod detach;
+mod failures;
 mod model;
 mod observe;
 mod reconcile;

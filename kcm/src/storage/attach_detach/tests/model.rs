@@ -390,7 +390,7 @@ impl Model {
         let record = caches.nodes.1[node];
         let entry = AttachedVolume { name: VOLUME.into(), device_path: "".into() };
         let current: Vec<AttachedVolume> = record.is_listed.then_some(entry).into_iter().collect();
-        memory.lists[node].end_write(&current);
+        memory.lists[node].end_write(&current, Instant::now());
         let Some(planned) = memory.lists[node].plan(&current) else { return };
         memory.lists[node].begin_write(&planned);
         memory.pending_list = Some((node, record.version, !planned.is_empty()));
@@ -415,7 +415,7 @@ impl Model {
         if is_done || matches!(fault, Fault::LostBefore | Fault::LostAfter) {
             self.leading().awaited_nodes[node] = self.server.version;
         } else {
-            self.leading().lists[node].end_write(&[]);
+            self.leading().lists[node].end_write(&[], Instant::now());
         }
     }
 

@@ -434,9 +434,9 @@ fn lists_of_two_nodes_are_written_independently() {
     assert_eq!(memory.begin_write("a", &[], now), NodeWrite::Now(listed.clone()));
     assert_eq!(memory.begin_write("b", &listed, now), NodeWrite::Now(Vec::new()));
     assert!(memory.may_be_writing("a", &volume) && !memory.may_be_writing("b", &volume));
-    assert_eq!(memory.end_write("b", &[]), Vec::<kinds::Str>::new());
+    assert_eq!(memory.end_write("b", &[]), (Vec::new(), None));
     assert!(memory.may_be_writing("a", &volume), "the other node's write has not ended");
-    assert_eq!(memory.end_write("a", &[]), [volume]);
+    assert_eq!(memory.end_write("a", &[]), (vec![volume], None));
 }
 
 /// Returns a pod with an inline EBS volume, whose plugin is migrated to CSI.

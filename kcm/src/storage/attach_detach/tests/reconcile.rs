@@ -23,6 +23,7 @@ use super::bed::{Bed, NodeState, SYNC_PERIOD, name};
 use crate::storage::attach_detach::changes::{Extent, Scope};
 use crate::storage::attach_detach::decide::MAX_WAIT_FOR_UNMOUNT;
 use crate::storage::attach_detach::decide_wait::{DETACH_GRACE, UNMOUNT_GRACE};
+use crate::storage::attach_detach::detach::READ_RECHECK;
 use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::memory::{SiteMemory, Sites};
 use crate::storage::testing::{deleting, pod_with};
@@ -107,6 +108,21 @@ async fn volume_waits_for_the_cache_when_the_read_node_is_newer() {
     assert_eq!((bed.count("GET nodes/node"), bed.count("POST")), (1, 0));
 }
 
+/// The API server's storage was restored from a backup, which the watch has not detected yet.
+#[tokio::test]
+async fn node_that_is_older_than_the_cache_is_read_once_a_second() {
+    let bed = with_deleted_attachment(&[name()]).await;
+    bed.change_node("node", node(4, &[], &[]));
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(READ_RECHECK)));
+    let bed = Bed::new().await;
+    bed.change_node("node", node(5, &[], &[]));
+    bed.deliver_node("node");
+    bed.add_attachment("node", |_| {});
+    bed.change_node("node", node(4, &[], &[name()]));
+    assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(READ_RECHECK)));
+    assert_eq!((bed.count("GET nodes/node"), bed.count("DELETE")), (1, 0));
+}
+
 #[tokio::test]
 async fn detachment_waits_for_the_cache_when_the_kubelet_uses_the_volume_by_now() {
     let bed = Bed::new().await;
@@ -132,6 +148,7 @@ async fn forced_detachment_is_counted_when_its_deletion_is_accepted() {
     assert_eq!(bed.reconcile(&name()).await, Ok(Outcome::RequeueAfter(MAX_WAIT_FOR_UNMOUNT)));
     advance(MAX_WAIT_FOR_UNMOUNT).await;
     bed.reconcile(&name()).await.expect_err("the deletion is refused");
+    advance(A_SECOND).await;
     let forced = || bed.shared.operations.forced[0].load(Ordering::Relaxed);
     assert_eq!((bed.count("DELETE"), forced()), (1, 0));
     lock(&bed.server).refuses_deletions = false;
@@ -261,13 +278,16 @@ async fn refused_list_fails_visibly_unless_the_cache_is_behind() {
     assert!(error.message.contains("refuses the list") && error.message.contains("volumesAttached"), "{error}");
     assert!(!error.terminal, "it is retried with backoff");
 
-    bed.change_node("node", node(6, &["kubernetes.io/csi/d^other".into()], &[]));
+    let other = "kubernetes.io/csi/d^other".into();
+    bed.change_node("node", node(4, std::slice::from_ref(&other), &[]));
+    assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::RequeueWithBackoff), "older than the cache");
+    bed.change_node("node", node(6, &[other], &[]));
     assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::RequeueAfter(Duration::ZERO)));
     assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::WaitingForCache));
     bed.deliver_node("node");
     lock(&bed.server).refuses_lists = false;
     assert_eq!(bed.reconcile_node("node").await, Ok(Outcome::Done));
-    assert_eq!(bed.count("PATCH nodes/node"), 3);
+    assert_eq!(bed.count("PATCH nodes/node"), 4);
 }
 
 /// Upstream's TestNodeStatusUpdater_UpdateNodeStatuses_FailureInFirstUpdate.
@@ -452,7 +472,7 @@ async fn assert_all_is_known(bed: &Bed) {
     let memory = &bed.shared.memory;
     let state = || (memory.sites(&name(), &Scope::All), memory.users(&name(), &Scope::All));
     let before = state();
-    memory.changes.failed(&name());
+    memory.changes.forget(&name());
     bed.reconcile(&name()).await.expect("it succeeds");
     assert_eq!(state(), before);
 }

@@ -9,13 +9,15 @@ use kinds::meta::ObjectKey;
 use kinds::persistent_volume::Source;
 use runtime::testing::{deliver, deliver_deletion, deliver_undecodable};
 use runtime::worker::{Outcome, Reconcile};
+use tokio::time::Instant;
 
 use super::bed::{Bed, NodeState, name};
+use crate::storage::attach_detach::changes::Extent;
 use crate::storage::attach_detach::decide::UNDECODABLE_RECHECK;
 use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::attach_detach::resolve::Drivers;
 use crate::storage::testing::volume;
-use crate::storage::volume_name::{attachment_name, has_form_of_attachment};
+use crate::storage::volume_name::{Plugin, attachment_name, has_form_of_attachment};
 
 const DRIVER: &str = "disk.example.com";
 
@@ -191,6 +193,26 @@ async fn attachment_is_resolved_when_its_persistent_volume_is_known() {
         attachment.meta.name = "of-another-client".into();
     });
     assert!(!bed.is_unresolved(), "its name is not the hash of a volume");
+}
+
+/// Only the node's name leads from such an attachment to the volume.
+#[tokio::test]
+async fn change_during_the_first_reconcile_of_a_volume_requeues_it() {
+    type Change = fn(&Bed);
+    let rows: [(&str, Change); 2] = [
+        ("attachment", |bed| deliver_deletion(&bed.shared.caches.attachments, &attachment("a"))),
+        ("node", |bed| deliver_deletion(&bed.shared.caches.nodes, &object("a"))),
+    ];
+    for (case, change) in rows {
+        let bed = Bed::restarted().await;
+        let (volume, shared) = (name(), &bed.shared);
+        let named = shared.caches.volume(&volume, Plugin::of(&volume).expect("it is known"));
+        shared.caches.observe(&named, &Extent::ALL, &shared.memory, Instant::now());
+        assert_eq!(shared.volume_queue.len(), 0, "{case}");
+        // The requests of the reconcile are under way.
+        change(&bed);
+        assert_eq!(shared.volume_queue.len(), 1, "{case}");
+    }
 }
 
 #[tokio::test]

@@ -209,7 +209,7 @@ proptest! {
                 let memory = &world.bed.shared.memory;
                 let state = || (memory.users(&unique_name(), &Scope::All), memory.sites(&unique_name(), &Scope::All));
                 let found = state();
-                memory.changes.failed(&unique_name());
+                memory.changes.forget(&unique_name());
                 world.reconcile().await;
                 prop_assert_eq!(state(), found, "after {:?}", &actions[..=at]);
             }

@@ -223,6 +223,24 @@ async fn pod_is_deleted_when_the_volume_may_no_longer_be_wiped() {
 }
 
 #[tokio::test]
+async fn pod_of_an_earlier_process_is_deleted_when_its_volume_must_not_be_wiped() {
+    for (case, namespace, phase, is_deleted) in [
+        ("runs", "default", PodPhase::Running, true),
+        ("has ended", "default", PodPhase::Succeeded, false),
+        ("of a tenant", "shop", PodPhase::Running, false),
+    ] {
+        let bed = Bed::new().await;
+        let mut pod = pod_with(POD, &[]);
+        (pod.phase, pod.meta.namespace) = (phase, namespace.into());
+        deliver(&bed.binder.pods, pod);
+        lock(&bed.server).has_pod = true;
+        bed.set_volume(1, "Available", None, "Recycle");
+        let expected = if is_deleted { vec![DELETE] } else { Vec::new() };
+        assert_eq!(bed.reconcile().await, expected, "{case}");
+    }
+}
+
+#[tokio::test]
 async fn volume_without_a_recycler_fails_when_no_pod_uses_it() {
     let bed = Bed::new().await;
     let released = volume("pv").of("data", "first").phase("Released").with(|volume| {
