@@ -35,7 +35,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn status(classic: &Classic) -> LoadBalancerStatus {
+/// Returns the status of a Service that has the address of its Classic Load Balancer.
+pub(super) fn status(classic: &Classic) -> LoadBalancerStatus {
     let hostname = Some(classic.dns.clone()).filter(|dns| !dns.is_empty());
     let ingress = hostname.map(|hostname| Ingress { hostname: Some(hostname), ..Ingress::default() });
     LoadBalancerStatus { ingress: ingress.into_iter().collect() }
@@ -76,8 +77,8 @@ impl Balancers {
         }
         let mut ensured = match stage {
             Stage::Keep => Ensured::settled(status(&classic)),
-            Stage::Both => self.ensure_stack(spec, work, state).await?,
-            Stage::Prepare => self.prepare(spec, work, state, &mut classic).await?,
+            Stage::Both if classic.replaced().is_some() => self.ensure_stack(spec, work, state).await?,
+            Stage::Both | Stage::Prepare => self.prepare(spec, work, state, &mut classic).await?,
             Stage::Drain { left } => {
                 let ensured = self.ensure_stack(spec, work, state).await?;
                 later(ensured, left)
@@ -114,15 +115,18 @@ impl Balancers {
         }
         let observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = observed.balancers.first().map(|one| one.name.as_str());
-        if work.settings.listeners.is_empty() {
-            return Ok(model::forecast_without_stack(network, words));
-        }
+        let has_stack = !work.settings.listeners.is_empty();
         let classic = match self.find_classic(work, &mut state, &listing, network.is_some()).await {
+            Err(error) if error.kind == ErrorKind::Conflict && !has_stack => None,
             Err(error) if error.kind == ErrorKind::Conflict => {
                 return Ok(Forecast { change: PlannedChange::Refused, reasons: vec![error.message] });
             }
             classic => classic?,
         };
+        if !has_stack {
+            let classic = classic.as_ref().map(|one| one.name.as_str());
+            return Ok(model::forecast_without_stack(network, classic, words));
+        }
         let mut forecast = model::forecast(work.settings, network, classic.as_ref(), now());
         let is_kept = forecast.change == PlannedChange::Kept && classic.is_none() && work.settings.existing.is_none();
         if let Some(reason) = model::scheme_change(work.settings, &observed.balancers).filter(|_| is_kept) {
@@ -133,7 +137,7 @@ impl Balancers {
     }
 
     /// Creates the Network Load Balancer next to the Classic one. The Service keeps the old address until each target
-    /// group has a healthy target.
+    /// group, including those of users, has a healthy target.
     async fn prepare(
         &self,
         spec: &LoadBalancerSpec,
@@ -142,7 +146,8 @@ impl Balancers {
         classic: &mut Classic,
     ) -> Result<Ensured, CloudError> {
         let ensured = self.ensure_stack(spec, work, state).await?;
-        let ready = ensured.progress == Progress::Settled && state.serving && !ensured.status.ingress.is_empty();
+        let serving = state.serving && state.user_groups_serve;
+        let ready = ensured.progress == Progress::Settled && serving && !ensured.status.ingress.is_empty();
         if !ready {
             self.moved().remove(work.id);
             return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));

@@ -224,8 +224,9 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
+        let mut has_others = false;
         if state.known.is_none() {
-            self.find_groups_and_follow(spec, work, state).await?;
+            has_others = self.find_groups_and_follow(spec, work, state).await?;
             if state.known.is_none() {
                 return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
             }
@@ -251,6 +252,10 @@ impl Balancers {
         }
         // Other targets do not depend on the security groups of new ones.
         let updated = self.update_targets(work, state).await?;
+        if has_others {
+            // The next call updates the others again.
+            state.known = None;
+        }
         let Access { pending, .. } = opened?;
         match updated {
             Some(()) => retry_pending(&pending),

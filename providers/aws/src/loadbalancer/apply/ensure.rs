@@ -14,7 +14,7 @@ use crate::loadbalancer::apply::classic::later;
 use crate::loadbalancer::apply::opening::{TargetSecurityGroups, unopened_targets_warning};
 use crate::loadbalancer::model::build::{self, StackInputs};
 use crate::loadbalancer::model::following::NodePorts;
-use crate::loadbalancer::model::{diff, node_rules};
+use crate::loadbalancer::model::{diff, node_rules, user_groups};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
@@ -106,12 +106,11 @@ impl Balancers {
         work: &Work<'_>,
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
-        let settings = self.resolved(work).await?;
+        let mut group = self.lock_group(work).await?;
+        let (settings, observed) = self.resolve_and_observe(spec, work, state).await?;
         let work = &Work { settings: &settings, ..*work };
         let Work { session, id, .. } = *work;
-        let mut group = self.lock_group(work).await?;
-        let Observed { listing, mut observed, being_deleted, is_own_creation } =
-            self.observe_stack(spec, work, state).await?;
+        let Observed { listing, mut observed, being_deleted, is_own_creation } = observed;
         if let Some(created) = group.as_deref_mut().filter(|_| !observed.balancers.iter().any(|one| one.shared)) {
             self.create_group_balancer(work, created, state).await?;
             let pause = state.setup_pause(Instant::now()).unwrap_or_default().max(state.pause());
@@ -142,7 +141,8 @@ impl Balancers {
         // Until now, the load balancer reached nodes through rules for the shared security group; the next call removes
         // that group from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
-        let progress = if !applied.again && !leaves_nodes && being_deleted.is_empty() {
+        let is_transitional = leaves_nodes || user_groups::has_former_listeners(&settings);
+        let progress = if !applied.again && !is_transitional && being_deleted.is_empty() {
             self.settle(spec, session, (&listing, &observed), state)
         } else if is_own_creation {
             Progress::After(state.pause_for_setup())
@@ -319,6 +319,22 @@ impl Balancers {
             self.shared.lock().await.forget_range_rules(work.id);
         }
         Ok((applied, warnings))
+    }
+
+    /// Reads the observed state of a Service. Returns it with the settings, completed by what they name in AWS, and with
+    /// the listeners of ports whose traffic moves to target groups of the user.
+    async fn resolve_and_observe(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        state: &mut BalancerState,
+    ) -> Result<(Settings, Observed), CloudError> {
+        let all = user_groups::with_former_listeners(work.settings, state.user_groups_serve);
+        let settings = self.resolved(&Work { settings: &all, ..*work }).await?;
+        let observed = self.observe_stack(spec, &Work { settings: &settings, ..*work }, state).await?;
+        let mut settings = settings.into_owned();
+        user_groups::drop_missing_listeners(&mut settings, &observed.observed);
+        Ok((settings, observed))
     }
 
     /// Reads the observed state of a Service.

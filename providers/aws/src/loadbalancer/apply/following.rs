@@ -98,11 +98,11 @@ impl Balancers {
             following::followed(spec, &observed, &BTreeSet::new(), NodePorts::Current);
         let firewall = self.firewall(work, &listing, &observed);
         let mut batches = following::batches(settings, groups, firewall.opens_nodes());
-        batches.extend(following::batches(
-            settings,
-            self.find_followed_user_groups(spec, work, &listing, state).await?,
-            false,
-        ));
+        let names_groups = !settings.user_groups.is_empty();
+        self.find_registrations(session, (id, names_groups), &listing, state).await?;
+        let registered = registered_groups(state);
+        let user_groups = self.read_followed_user_groups(spec, work, (&listing, &registered), state).await?;
+        batches.extend(following::batches(settings, user_groups, false));
         if batches.is_empty() && observed.balancers.is_empty() {
             return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
         }
@@ -140,24 +140,77 @@ impl Balancers {
         }
     }
 
-    /// Reads the target groups of users in which an invalid Service has targets.
-    async fn find_followed_user_groups(
+    /// Reads target groups of users in which a Service has targets.
+    async fn read_followed_user_groups(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        (listing, arns): (&Listing, &[String]),
+        state: &BalancerState,
+    ) -> Result<Vec<FollowedGroup>, CloudError> {
+        let named = &work.settings.user_groups;
+        let mut groups = Vec::new();
+        for arn in arns {
+            let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == *arn) else { continue };
+            let port = named.iter().find(|one| one.arn == *arn).map(|one| one.port);
+            let port = port.or_else(|| state.registered_ports.get(arn).copied());
+            let known = self.read_known_user_group(work, port.unwrap_or_default(), group).await?;
+            groups.extend(following::of_user(spec, group, known, port));
+        }
+        Ok(groups)
+    }
+
+    /// Updates the targets in target groups of users that a Service no longer names: they get traffic until its new
+    /// destinations serve. Returns true if there are such groups.
+    pub(super) async fn follow_former_user_groups(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
         listing: &Listing,
         state: &mut BalancerState,
-    ) -> Result<Vec<FollowedGroup>, CloudError> {
-        let named = &work.settings.user_groups;
-        self.find_registrations(work.session, (work.id, !named.is_empty()), listing, state).await?;
-        let mut groups = Vec::new();
-        for arn in state.registered.iter().flatten().map(|(arn, _)| arn) {
-            let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == *arn) else { continue };
-            let port = named.iter().find(|one| one.arn == *arn).map(|one| one.port);
-            let known = self.read_known_user_group(work, port.unwrap_or_default(), group).await?;
-            groups.extend(following::of_user(spec, group, known, port));
+    ) -> Result<bool, CloudError> {
+        let mut former = registered_groups(state);
+        former.retain(|arn| !work.settings.user_groups.iter().any(|named| named.arn == *arn));
+        if former.is_empty() {
+            return Ok(false);
         }
-        Ok(groups)
+        let mut groups = self.read_followed_user_groups(spec, work, (listing, &former), state).await?;
+        retain_with_known_targets(work, &mut groups);
+        let mut batches = following::batches(work.settings, groups, false);
+        self.follow_batches(work, &mut batches, &Firewall::default(), state).await?;
+        let registered = state.registered.get_or_insert_default();
+        for FollowedGroup { known, .. } in batches.into_iter().flat_map(|batch| batch.groups) {
+            // These targets are deregistered even if the record is lost.
+            registered.entry(known.arn).or_default().extend(known.recorded.into_iter().flatten());
+        }
+        Ok(true)
+    }
+
+    /// Updates the targets of the load balancers that a Service had before all of its ports moved to target groups of
+    /// users, including a Classic Load Balancer.
+    pub(super) async fn follow_former_stack(
+        &self,
+        spec: &LoadBalancerSpec,
+        work: &Work<'_>,
+        listing: &Listing,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let (_, classic) = self.update_classic(work, state).await;
+        let mut observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
+        observed.remove_deleting(&state.deleting);
+        if !observed.target_groups.is_empty() {
+            calls::details(work.session, &mut observed, false).await?;
+            self.read_followed_records(work, &mut observed).await?;
+            // Security groups that AWS did not allow to open are tried again.
+            state.openings = Openings::default();
+            let followed = (&BTreeSet::new(), NodePorts::Current);
+            self.follow_undescribed(spec, work, (&observed, listing), followed, state).await?;
+        }
+        match classic {
+            // The Classic Load Balancer with the Service's name belongs to another owner.
+            Err(error) if error.kind == ErrorKind::Conflict => Ok(()),
+            classic => classic,
+        }
     }
 
     /// Updates the targets of target groups, and opens the security groups of the targets. Targets are registered even
@@ -277,10 +330,20 @@ impl Balancers {
             }
         }
         let mut groups = following::followed(spec, &observed, described, node_ports).groups;
-        // The caller does not always read endpoints for a Service whose targets should be nodes.
-        groups.retain(|group| group.known.target_type != TargetType::Ip || !work.targets.endpoints.is_empty());
+        retain_with_known_targets(work, &mut groups);
         let firewall = self.firewall(work, listing, &observed);
         let mut batches = following::batches(work.settings, groups, firewall.opens_nodes());
         self.follow_batches(work, &mut batches, &firewall, state).await.map(drop)
     }
+}
+
+/// Returns the ARNs of the target groups of users in which a Service has targets, as far as they are known.
+fn registered_groups(state: &BalancerState) -> Vec<String> {
+    state.registered.iter().flatten().map(|(arn, _)| arn.clone()).collect()
+}
+
+/// Drops target groups for pods if no pod is known: the caller does not always read endpoints for a Service whose
+/// targets should be nodes.
+fn retain_with_known_targets(work: &Work<'_>, groups: &mut Vec<FollowedGroup>) {
+    groups.retain(|group| group.known.target_type != TargetType::Ip || !work.targets.endpoints.is_empty());
 }

@@ -182,20 +182,23 @@ impl Balancers {
     }
 
     /// Finds target groups as [`find_groups`](Self::find_groups), and updates the targets of all others to which a load
-    /// balancer of the Service sends traffic.
+    /// balancer of the Service, or a listener of its user, sends traffic. Returns true if there are others.
     pub(super) async fn find_groups_and_follow(
         &self,
         spec: &LoadBalancerSpec,
         work: &Work<'_>,
         state: &mut BalancerState,
-    ) -> Result<(), CloudError> {
+    ) -> Result<bool, CloudError> {
         let (observed, listing) = self.find_groups(work, state).await?;
         if let Err(error) = self.open_ranges_of_known(work, (&observed, &listing), state).await {
             tracing::warn!(service = %work.id, %error, "security groups of targets were not opened");
         }
-        let described = state.known.iter().flatten().map(|group| group.arn.clone()).collect();
+        let described: BTreeSet<String> = state.known.iter().flatten().map(|group| group.arn.clone()).collect();
         let followed = (&described, NodePorts::Current);
-        self.follow_undescribed(spec, work, (&observed, &listing), followed, state).await
+        let updated = self.follow_undescribed(spec, work, (&observed, &listing), followed, state).await;
+        let has_former = self.follow_former_user_groups(spec, work, &listing, state).await;
+        updated?;
+        Ok(has_former? || observed.target_groups.iter().any(|group| !described.contains(&group.arn)))
     }
 
     async fn find_own_groups(
@@ -249,13 +252,13 @@ impl Balancers {
         state.openings = Openings::default();
         let undescribed = self.find_groups_and_follow(spec, work, state).await;
         if state.known.is_none() {
-            return undescribed;
+            return undescribed.map(drop);
         }
         let opened = self.open_nodes(work, state).await;
         self.update_targets(work, state).await?;
         // The next call starts from the state in AWS.
         state.known = None;
-        opened.map(drop).and(undescribed)
+        opened.and(undescribed).map(drop)
     }
 
     /// Finds the security groups of targets, and the ports to open there. Returns them with the listing of the groups.

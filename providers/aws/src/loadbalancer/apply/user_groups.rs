@@ -13,7 +13,7 @@ use providers::{
 
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
-use crate::loadbalancer::apply::classic::later;
+use crate::loadbalancer::apply::classic::{self, later};
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::apply::targets::change_of;
 use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
@@ -71,7 +71,9 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let listing = self.recent_listing(work.session, state).await?;
+        state.user_groups_serve = false;
         let groups = self.ensure_user_groups(work, &listing, state).await?;
+        state.user_groups_serve = groups.serving;
         let has_stack = !work.settings.listeners.is_empty();
         let mut ensured = if has_stack {
             state.stack_removed = false;
@@ -95,7 +97,7 @@ impl Balancers {
         let named = work.settings.user_groups.iter().map(|one| one.arn.as_str()).collect();
         if serving {
             self.leave_user_groups(work.session, work.id, (&listing, &named), state).await?;
-        } else if state.registered.iter().flatten().any(|(arn, _)| !named.contains(arn.as_str())) {
+        } else if self.follow_former_user_groups(spec, work, &listing, state).await? {
             ensured = later(ensured, PACE);
         }
         if !groups.used {
@@ -126,6 +128,7 @@ impl Balancers {
         for wanted in &work.settings.user_groups {
             let (group, users) = self.find_user_group(work, listing, wanted).await?;
             let ReadGroup { group, healthy } = self.read_user_group(work.session, work.id, wanted.port, group).await?;
+            state.registered_ports.insert(group.arn.clone(), wanted.port);
             let registered = state.registered.get_or_insert_default().entry(group.arn.clone()).or_default();
             registered.extend(group.recorded.iter().flatten().cloned());
             let change = change_of(work, &wanted.group, &group);
@@ -222,7 +225,8 @@ impl Balancers {
         Ok(ReadGroup { group, healthy })
     }
 
-    /// Deletes the Service's own load balancer once the target groups of the user serve, because no port needs it.
+    /// Deletes the Service's own load balancer once the target groups of the user serve, because no port needs it. Until
+    /// then, its targets follow nodes and pods.
     async fn ensure_without_stack(
         &self,
         spec: &LoadBalancerSpec,
@@ -232,23 +236,30 @@ impl Balancers {
         state: &mut BalancerState,
     ) -> Result<Ensured, CloudError> {
         let old = listing.of(&work.session.cluster, work.id, Purpose::Delete);
-        // The listing does not contain Classic Load Balancers, which cloud-provider-aws creates.
-        let may_have_old = !old.is_empty() || (work.settings.untyped && !state.no_classic);
-        let mut status = LoadBalancerStatus::default();
-        let mut progress = state.settle(spec);
-        if groups.addresses.is_empty() && !state.stack_removed {
-            status.ingress.extend(old.balancers.iter().filter(|one| !one.shared).find_map(ingress));
-        }
-        if !state.stack_removed && (groups.serving || !may_have_old) {
-            match self.remove_stack(work.session, work.id, state).await? {
-                Deletion::Gone => state.stack_removed = true,
-                Deletion::InProgress(again) => progress = Progress::After(again),
-            }
-        } else if !state.stack_removed && !old.is_empty() {
-            progress = Progress::After(state.pause());
-        }
         // The known groups belong to the former stack.
         state.known = None;
+        let progress = if state.stack_removed {
+            state.settle(spec)
+        } else if groups.serving {
+            state.classic = None;
+            match self.remove_stack(work.session, work.id, state).await? {
+                Deletion::Gone => {
+                    state.stack_removed = true;
+                    state.settle(spec)
+                }
+                Deletion::InProgress(again) => Progress::After(again),
+            }
+        } else {
+            self.follow_former_stack(spec, work, listing, state).await?;
+            if old.is_empty() && state.classic.is_none() { state.settle(spec) } else { Progress::After(state.pause()) }
+        };
+        let mut status = LoadBalancerStatus::default();
+        if groups.addresses.is_empty() && !state.stack_removed {
+            status.ingress.extend(old.balancers.iter().filter(|one| !one.shared).find_map(ingress));
+            if let Some((classic, _)) = state.classic.as_ref().filter(|_| status.ingress.is_empty()) {
+                status = classic::status(classic);
+            }
+        }
         Ok(Ensured { progress, ..Ensured::settled(status) })
     }
 
@@ -318,6 +329,7 @@ impl Balancers {
             if let Some(registered) = &mut state.registered {
                 registered.remove(&arn);
             }
+            state.registered_ports.remove(&arn);
         }
         Ok(())
     }

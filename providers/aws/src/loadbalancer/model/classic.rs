@@ -16,7 +16,8 @@ use crate::loadbalancer::spec::settings::Settings;
 pub(crate) enum Stage {
     /// The Classic Load Balancer serves, and nothing is created.
     Keep,
-    /// A Network Load Balancer serves already, and no annotation requests the deletion of the Classic one.
+    /// There is a Network Load Balancer, and no annotation requests the deletion of the Classic one. Its address is
+    /// published once it serves.
     Both,
     /// The Network Load Balancer is created next to the Classic one, whose address is published.
     Prepare,
@@ -97,10 +98,21 @@ pub(crate) fn warnings(settings: &Settings, classic: &Classic, stage: Stage) -> 
 }
 
 /// Returns the actions of the next `ensure` for a Service whose ports all have target groups of the user.
-pub(crate) fn forecast_without_stack(network: Option<&str>, registrations: Vec<String>) -> Forecast {
-    let removed = network.map(|name| format!("the Network Load Balancer {name} is deleted once these serve"));
-    let change = if removed.is_some() { PlannedChange::Replaced } else { PlannedChange::Kept };
-    Forecast { change, reasons: registrations.into_iter().chain(removed).collect() }
+pub(crate) fn forecast_without_stack(
+    network: Option<&str>,
+    classic: Option<&str>,
+    registrations: Vec<String>,
+) -> Forecast {
+    let network = network.map(|name| format!("the Network Load Balancer {name} is deleted once these serve"));
+    let classic = classic.map(|name| {
+        format!(
+            "the Classic Load Balancer {name} is deleted once these serve, whatever annotation {PREFIX}replace-classic \
+             is: clients that still have its address are cut off"
+        )
+    });
+    let is_replaced = network.is_some() || classic.is_some();
+    let change = if is_replaced { PlannedChange::Replaced } else { PlannedChange::Kept };
+    Forecast { change, reasons: registrations.into_iter().chain(network).chain(classic).collect() }
 }
 
 /// Returns the reason why the Network Load Balancers are replaced, if none of them has the requested scheme.
@@ -198,6 +210,28 @@ mod tests {
             let forecast = forecast(&settings, network, classic, 150);
             let named = forecast.reasons.iter().any(|one| one.contains(reason));
             assert!(forecast.change == change && named, "{annotations:?} {network:?}: {forecast:?}");
+        }
+    }
+
+    #[test]
+    fn forecast_names_each_load_balancer_that_target_groups_of_users_replace() {
+        for (network, classic, change, expected) in [
+            (None, None, PlannedChange::Kept, &[][..]),
+            (Some("n1"), None, PlannedChange::Replaced, &["the Network Load Balancer n1 is deleted"]),
+            (None, Some("a1"), PlannedChange::Replaced, &["the Classic Load Balancer a1 is deleted"]),
+            (
+                Some("n1"),
+                Some("a1"),
+                PlannedChange::Replaced,
+                &["the Network Load Balancer n1 is deleted", "the Classic Load Balancer a1 is deleted"],
+            ),
+        ] {
+            let Forecast { change: found, reasons } = forecast_without_stack(network, classic, vec!["port 80".into()]);
+            let are_named = reasons[1..].iter().zip(expected).all(|(reason, expected)| reason.contains(expected));
+            assert!(
+                found == change && reasons[0] == "port 80" && reasons.len() == 1 + expected.len() && are_named,
+                "{network:?} {classic:?}: {found:?} {reasons:?}"
+            );
         }
     }
 

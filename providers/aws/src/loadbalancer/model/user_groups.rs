@@ -1,9 +1,12 @@
-//! Target groups that users made: which Services may register targets in one, and which groups fit. No IO.
+//! Target groups that users made: which Services may register targets in one, which groups fit, and which listeners are
+//! kept until a group serves. No IO.
+
+use std::borrow::Cow;
 
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::ALLOWED;
-use crate::loadbalancer::observed::stack::ObservedTargetGroup;
+use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{Settings, UserGroup};
@@ -52,6 +55,34 @@ pub(crate) fn refusal(
     None
 }
 
+/// Returns the settings with the former listeners of ports that have target groups of the user, unless all of these
+/// groups `serve`.
+pub(crate) fn with_former_listeners(settings: &Settings, serve: bool) -> Cow<'_, Settings> {
+    if serve || settings.user_groups.is_empty() {
+        return Cow::Borrowed(settings);
+    }
+    let mut settings = settings.clone();
+    settings.listeners.extend(settings.user_groups.iter().map(|group| group.former.clone()));
+    Cow::Owned(settings)
+}
+
+/// Drops former listeners that no load balancer of the Service has. Listeners are kept, but not created, except if the
+/// Service changes its load balancer at the same time: the ports of the listeners that it abandons are unknown.
+pub(crate) fn drop_missing_listeners(settings: &mut Settings, observed: &ObservedStack) {
+    let exists = |port: u16| {
+        let mut listeners = observed.balancers.iter().flat_map(|balancer| &balancer.listeners);
+        !observed.abandoned_listeners.is_empty() || listeners.any(|listener| listener.port == port)
+    };
+    let groups = &settings.user_groups;
+    settings.listeners.retain(|listener| exists(listener.port) || !groups.iter().any(|one| one.port == listener.port));
+}
+
+/// Returns true if the settings contain former listeners.
+pub(crate) fn has_former_listeners(settings: &Settings) -> bool {
+    let mut groups = settings.user_groups.iter();
+    groups.any(|group| settings.listeners.iter().any(|listener| listener.port == group.port))
+}
+
 /// Returns true if a target group takes all traffic of a port.
 fn takes(group: Protocol, port: Protocol) -> bool {
     port.transports().iter().all(|transport| group.transports().contains(transport))
@@ -66,6 +97,7 @@ mod tests {
     use providers::Protocol as Transport;
 
     use super::*;
+    use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedListener};
     use crate::loadbalancer::samples;
     use crate::loadbalancer::spec::annotations;
     use crate::loadbalancer::spec::settings::Policy;
@@ -78,6 +110,50 @@ mod tests {
         let mut spec = samples::spec(&[("target-group-arn.80", ARN), ("nlb-target-type", target_type)]);
         spec.ports = vec![samples::port(transport, 80)];
         annotations::read(&spec, &Policy::default()).expect("it is valid").1.expect("this provider serves the Service")
+    }
+
+    fn listener(port: u16) -> ObservedListener {
+        ObservedListener {
+            arn: format!("arn:listener/{port}"),
+            port,
+            protocol: Protocol::Tcp,
+            certificates: Vec::new(),
+            policy: None,
+            alpn: None,
+            attributes: Default::default(),
+            tags: Default::default(),
+            forwards: Vec::new(),
+            sticky: false,
+        }
+    }
+
+    #[test]
+    fn listener_of_a_moved_port_stays_until_the_target_groups_serve() {
+        let mut spec = samples::spec(&[("target-group-arn.80", ARN)]);
+        spec.ports = [80, 443].map(|port| samples::port(Transport::Tcp, port)).into();
+        let settings = annotations::read(&spec, &Policy::default()).expect("it is valid").1.expect("it is served");
+        let observed = |ports: &[u16], abandoned: &[&str]| {
+            let listeners = ports.iter().map(|port| listener(*port)).collect();
+            let balancer = ObservedBalancer { listeners, ..samples::listed_balancer("web", &[]) };
+            let abandoned_listeners = abandoned.iter().map(|arn| (*arn).to_owned()).collect();
+            ObservedStack { balancers: vec![balancer], abandoned_listeners, ..ObservedStack::default() }
+        };
+        for (serve, ports, abandoned, expected) in [
+            (false, &[80, 443][..], &[][..], &[80, 443][..]),
+            (true, &[80, 443], &[], &[443]),
+            // It is not created again.
+            (false, &[443], &[], &[443]),
+            (false, &[], &[], &[443]),
+            // The former load balancer may have the listener.
+            (false, &[443], &["arn:listener"], &[80, 443]),
+        ] {
+            let mut kept = with_former_listeners(&settings, serve).into_owned();
+            drop_missing_listeners(&mut kept, &observed(ports, abandoned));
+            let mut found: Vec<u16> = kept.listeners.iter().map(|one| one.port).collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{serve} {ports:?} {abandoned:?}");
+            assert_eq!(has_former_listeners(&kept), expected.contains(&80), "{serve} {ports:?} {abandoned:?}");
+        }
     }
 
     #[test]

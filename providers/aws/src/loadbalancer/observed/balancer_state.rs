@@ -135,6 +135,11 @@ pub(crate) struct BalancerState {
     /// Target groups of users in which this Service may have targets, by ARN, with the targets on record; `None`: the
     /// records were not read yet.
     pub registered: Option<BTreeMap<String, BTreeSet<Target>>>,
+    /// The Service's ports for which it named the target groups of users last, by ARN.
+    pub registered_ports: BTreeMap<String, u16>,
+    /// The target groups of users that the Service names serve, so that former listeners of their ports are no longer
+    /// needed. False until that was read.
+    pub user_groups_serve: bool,
     /// Names of load balancers of groups that the Service was in, and that may have to be deleted after it left.
     pub groups: BTreeSet<String>,
     /// This process has searched for load balancers of groups that the Service used under an earlier process.

@@ -111,6 +111,8 @@ pub(crate) struct UserGroup {
     pub port: u16,
     /// The settings of the targets; the user sets health checks and attributes in AWS.
     pub group: GroupSettings,
+    /// The port's listener on the Service's own load balancer, which serves until the target group does.
+    pub former: ListenerSettings,
 }
 
 /// A target group.

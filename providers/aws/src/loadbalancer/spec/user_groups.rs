@@ -48,7 +48,12 @@ pub(super) fn separate(
                 format!("the certificates of port {} have no effect while {PREFIX}{suffix} is set", listener.port);
             reading.warnings.push(format!("{message}: the listener is yours, too"));
         }
-        groups.push(UserGroup { arn: arn.to_owned(), port: listener.port, group: listener.group });
+        groups.push(UserGroup {
+            arn: arn.to_owned(),
+            port: listener.port,
+            group: listener.group.clone(),
+            former: listener,
+        });
     }
     if own.is_empty()
         && let Some(value) = reading.text("endpoint-service").filter(|value| *value != "false")
