@@ -204,7 +204,7 @@ mod tests {
     use kinds::schema::{object_meta, pod as pod_fields, pod_extended_resource_claim_status, pod_status};
     use kinds::wire::Put;
     use kinds::{Decode, Interner, Sections, Time, Uid};
-    use runtime::testing::filled_store;
+    use runtime::testing::{deliver_end_of_list, deliver_undecodable, filled_store};
 
     use super::*;
 
@@ -269,19 +269,10 @@ mod tests {
         let no_pods = filled_store(decode(Pod::USAGE), Vec::new(), []);
         assert!(all.iter().all(|claim| pod_of(claim, &claims, &no_pods).is_none()));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use kinds::{Decode, Sections};
-    use runtime::testing::{deliver_end_of_list, deliver_undecodable, filled_store};
-
-    use super::*;
 
     #[test]
     fn kind_is_countable_in_namespaces_without_undecodable_objects() {
-        let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-        let pods: Store<Pod> = filled_store(decode, Vec::new(), []);
+        let pods: Store<Pod> = filled_store(decode(Sections::default()), Vec::new(), []);
         assert!(!is_countable(&pods, "a"), "not listed yet");
         deliver_end_of_list(&pods);
         deliver_undecodable(&pods, ObjectKey::new("a", "garbled"));

@@ -1,15 +1,18 @@
 //! Classic Load Balancers of cloud-provider-aws: they are kept while their Service exists, deleted with it, and
 //! replaced without a gap if an annotation requests it. All tests use only the permissions of the published policy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Instance, Moto, Service};
-use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, Progress};
+use providers::{Deletion, Ensured, ErrorKind, LoadBalancerId, LoadBalancerSpec, PlannedChange, Progress};
 
 use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
+use crate::sharing::{self, RecordsInMemory};
+use crate::user_groups::{UsersBalancer, unused_group};
 
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
@@ -280,6 +283,71 @@ pub async fn service_moves_to_a_network_load_balancer_without_a_gap(_: Space) ->
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     delete(&*next, &one.id).await?;
     ensure!(AccountResources::read(&moto).await?.is_empty(), "{:?}", AccountResources::read(&moto).await?);
+    Ok(())
+}
+
+/// The move is cancelled before the new load balancer has a healthy target: the old address stays until then, and both
+/// load balancers afterwards.
+pub async fn cancelled_move_keeps_the_address_until_the_network_load_balancer_serves(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    let moving = untyped(1, &[("replace-classic", "3600")]);
+    create_classic(&moto, &moving.id, CLUSTER, &instances[0]).await?;
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, true));
+    let all = targets(&instances);
+    let balancers = new_process(&moto).await?;
+    let old = hostname(&balancers.ensure(&moving, &all).await?)?;
+    let annotations = untyped(1, &[("replace-classic", "false")]).annotations;
+    let cancelled = LoadBalancerSpec { annotations, ..moving.clone() };
+    for _ in 0..3 {
+        let ensured = balancers.ensure(&cancelled, &all).await?;
+        ensure!(hostname(&ensured)? == old && ensured.progress != Progress::Settled, "{ensured:?}");
+    }
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, false));
+    let mut new = String::new();
+    for _ in 0..3 {
+        new = hostname(&balancers.ensure(&cancelled, &all).await?)?;
+    }
+    ensure!(new != old, "the address is still {old}");
+    balancers.published(&cancelled.id);
+    balancers.ensure(&cancelled, &all).await?;
+    ensure!(settle(&moto, &*balancers, &cancelled, &all).await? == new, "the address changed");
+    // From now on, the address does not depend on the health of targets.
+    instances.iter().for_each(|instance| moto.proxy.set_in_first_checks(&instance.id, true));
+    let ensured = new_process(&moto).await?.ensure(&cancelled, &all).await?;
+    ensure!(hostname(&ensured)? == new, "{ensured:?}");
+    let registered = registered_instances(&moto, &moving.id).await?;
+    ensure!(registered == ids(&instances), "{registered:?}");
+    delete(&*balancers, &moving.id).await
+}
+
+/// All ports move to a target group of a user that no listener uses yet. Until one does, the Classic Load Balancer
+/// serves: the Service has its address, and its instances follow nodes.
+pub async fn classic_load_balancer_follows_nodes_until_the_target_group_of_a_user_serves(_: Space) -> Result<()> {
+    let (moto, instances) = start().await?;
+    let users = UsersBalancer::create(&moto, &[]).await?;
+    let records = Arc::new(RecordsInMemory::default());
+    for (kind, own, port) in [("untyped", untyped(1, &[]), "80"), ("nlb", spec(1, &[]), "81")] {
+        let group = unused_group(&moto, kind, "instance").await?;
+        create_classic(&moto, &own.id, CLUSTER, &instances[0]).await?;
+        let balancers = sharing::new_process(&moto, &records).await?;
+        let old = hostname(&balancers.ensure(&own, &targets(&instances[..1])).await?)?;
+        let mut moved = own.clone();
+        moved.annotations.insert(format!("{PREFIX}target-group-arn.80"), group.clone());
+        for nodes in [&instances[..2], &instances[1..]] {
+            let ensured = balancers.ensure(&moved, &targets(nodes)).await?;
+            ensure!(hostname(&ensured)? == old && ensured.progress != Progress::Settled, "{kind}: {ensured:?}");
+            let registered = registered_instances(&moto, &own.id).await?;
+            ensure!(registered == ids(nodes), "{kind}: {registered:?}");
+        }
+        let forecast = balancers.forecast(&moved).await?;
+        let is_named = forecast.reasons.iter().any(|reason| reason.contains("Classic Load Balancer"));
+        ensure!(forecast.change == PlannedChange::Replaced && is_named, "{kind}: {forecast:?}");
+        users.listen(&moto, port, &group).await?;
+        let next = sharing::new_process(&moto, &records).await?;
+        settle(&moto, &*next, &moved, &targets(&instances)).await?;
+        ensure!(registered_instances(&moto, &own.id).await?.is_none(), "{kind}: the old one still exists");
+        delete(&*next, &own.id).await?;
+    }
     Ok(())
 }
 

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Instance, Moto, Service};
-use providers::{EndpointTarget, Followed, IpFamily, LoadBalancerSpec, NodeTarget, OtherService, Progress, Targets};
+use providers::{
+    EndpointTarget, Followed, IpFamily, LoadBalancerSpec, LoadBalancers, NodeTarget, OtherService, Progress,
+    TargetPort, Targets,
+};
 use serde_json::json;
 
 use crate::balancers::{AccountResources, PREFIX, delete, port, settle, spec, texts};
@@ -15,7 +18,7 @@ use crate::bed::CLUSTER;
 use crate::forwards::{ACTION, action};
 use crate::sharing::{RecordsInMemory, new_process, registered};
 use crate::user_balancers::create_as_user;
-use crate::user_groups::UsersBalancer;
+use crate::user_groups::{UsersBalancer, unused_group};
 
 /// Returns a node for each instance, with a label on the first `labelled` ones, and one pod.
 fn targets(instances: &[Instance], labelled: usize, pod: u8) -> Targets {
@@ -206,6 +209,51 @@ pub async fn targets_follow_while_their_load_balancer_is_replaced(_: Space) -> R
         moto.proxy.delay_provisioning(0);
         settle(&moto, &*balancers, &other, &targets(&instances[..1], 0, 11)).await?;
         delete(&*balancers, &one.id).await?;
+    }
+    Ok(())
+}
+
+/// A Service moves to a target group of a user that no listener uses yet, and back to a load balancer that is being
+/// provisioned: the targets in the former destination follow nodes and pods.
+pub async fn targets_follow_while_their_service_moves_to_a_target_group_of_a_user_and_back(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(2).await?;
+    let users = UsersBalancer::create(&moto, &[]).await?;
+    let records = Arc::new(RecordsInMemory::default());
+    for (kind, listener) in [("instance", "80"), ("ip", "81")] {
+        let group = unused_group(&moto, &format!("Unused-{kind}"), kind).await?;
+        let mut own = spec(1, &[("nlb-target-type", kind)]);
+        own.ports[0].target_port = TargetPort::Name("web".into());
+        let moved = with(&own, &[("nlb-target-type", kind), ("target-group-arn.80", &group)]);
+        let balancers = new_process(&moto, &records).await?;
+        settle(&moto, &*balancers, &own, &targets(&instances[..1], 0, 9)).await?;
+        let all = AccountResources::read(&moto).await?.target_groups;
+        let former = all.into_iter().find(|arn| !arn.contains("Unused")).context("no target group")?;
+        let check =
+            async |balancers: &dyn LoadBalancers, wanted: &LoadBalancerSpec, groups: &[&String]| -> Result<()> {
+                for (nodes, pod) in [(&instances[..1], 9), (&instances[1..], 10), (&instances[..1], 11)] {
+                    let ensured = balancers.ensure(wanted, &targets(nodes, 0, pod)).await?;
+                    ensure!(ensured.progress != Progress::Settled && !ensured.status.ingress.is_empty(), "{ensured:?}");
+                    let expected = if kind == "ip" { format!("10.0.16.{pod}") } else { nodes[0].id.clone() };
+                    for group in groups {
+                        let found = registered(&moto, group).await?;
+                        ensure!(found == [expected.clone()].into(), "{group}: {found:?}, not {expected}");
+                    }
+                }
+                Ok(())
+            };
+        check(&*balancers, &moved, &[&former, &group]).await.with_context(|| format!("{kind}: there"))?;
+        users.listen(&moto, listener, &group).await?;
+        let next = new_process(&moto, &records).await?;
+        settle(&moto, &*next, &moved, &targets(&instances[..1], 0, 11)).await?;
+        ensure!(!AccountResources::read(&moto).await?.target_groups.contains(&former), "{former} is left");
+
+        moto.proxy.delay_provisioning(1_000_000);
+        check(&*next, &own, &[&group]).await.with_context(|| format!("{kind}: back"))?;
+        moto.proxy.delay_provisioning(0);
+        settle(&moto, &*next, &own, &targets(&instances[..1], 0, 11)).await?;
+        ensure!(registered(&moto, &group).await?.is_empty(), "{:?}", registered(&moto, &group).await?);
+        delete(&*next, &own.id).await?;
     }
     Ok(())
 }

@@ -64,6 +64,8 @@ fn main() -> std::process::ExitCode {
             classic_load_balancer_of_another_cluster_is_left_alone,
             classic_load_balancer_of_a_deleted_service_is_a_leak,
             service_moves_to_a_network_load_balancer_without_a_gap,
+            cancelled_move_keeps_the_address_until_the_network_load_balancer_serves,
+            classic_load_balancer_follows_nodes_until_the_target_group_of_a_user_serves,
         },
         eks::{installation_on_eks_serves_only_its_class},
         endpoint_services::{
@@ -73,6 +75,7 @@ fn main() -> std::process::ExitCode {
         following::{
             targets_follow_an_invalid_request_after_a_restart, targets_of_another_service_follow_an_invalid_request,
             targets_follow_while_a_change_of_their_kind_is_refused, targets_follow_while_their_load_balancer_is_replaced,
+            targets_follow_while_their_service_moves_to_a_target_group_of_a_user_and_back,
             elastic_addresses_fit_the_scheme_of_the_existing_load_balancer,
         },
         forwards::{
@@ -167,6 +170,7 @@ fn main() -> std::process::ExitCode {
             targets_follow_in_a_target_group_of_a_user, deletion_waits_for_the_records_of_target_groups_of_users,
             target_group_of_a_user_is_used_only_with_consent_and_if_it_fits,
             service_moves_to_target_groups_of_a_user_and_back,
+            listener_stays_until_the_target_group_of_a_user_serves,
         },
     ];
     let long = cases![Ignored:

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context as _, Result, ensure};
 use cluster_tests::Space;
 use moto::{Effect, Fault, Moto, Service};
-use providers::{ErrorKind, LoadBalancerSpec, PlannedChange};
+use providers::{ErrorKind, LoadBalancerSpec, PlannedChange, Progress};
 
-use crate::balancers::{AccountResources, delete, id, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, delete, id, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 use crate::sharing::{RecordsInMemory, ids, new_process, registered};
 
@@ -38,6 +38,18 @@ async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&s
     texts(&made, "TargetGroupArn").pop().context("no target group")
 }
 
+/// Creates a listener as a user does.
+async fn listen(moto: &Moto, balancer: &str, port: &str, group: &str) -> Result<()> {
+    let listener = [
+        ("LoadBalancerArn", balancer),
+        ("Protocol", "TCP"),
+        ("Port", port),
+        ("DefaultActions.member.1.Type", "forward"),
+        ("DefaultActions.member.1.TargetGroupArn", group),
+    ];
+    moto.aws.call(Service::Elb, "CreateListener", &listener).await.map(drop)
+}
+
 impl UsersBalancer {
     pub async fn create(moto: &Moto, ports: &[&str]) -> Result<Self> {
         // Users open their own load balancers' targets, so these count as reached.
@@ -55,17 +67,15 @@ impl UsersBalancer {
         for port in ports {
             let group =
                 group(moto, &format!("Users-{port}"), &[], &[(&key, "shared"), (ALLOWED, "shop default")]).await?;
-            let listener = [
-                ("LoadBalancerArn", &*arn),
-                ("Protocol", "TCP"),
-                ("Port", port),
-                ("DefaultActions.member.1.Type", "forward"),
-                ("DefaultActions.member.1.TargetGroupArn", &group),
-            ];
-            moto.aws.call(Service::Elb, "CreateListener", &listener).await?;
+            listen(moto, &arn, port, &group).await?;
             groups.push(group);
         }
         Ok(Self { arn, groups })
+    }
+
+    /// Creates a listener that sends traffic to a target group.
+    pub async fn listen(&self, moto: &Moto, port: &str, group: &str) -> Result<()> {
+        listen(moto, &self.arn, port, group).await
     }
 
     /// Returns the parts that must not change: the load balancer, its listeners, and the target groups with attributes
@@ -262,4 +272,60 @@ pub async fn service_moves_to_target_groups_of_a_user_and_back(_: Space) -> Resu
     ensure!(AccountResources::read(&moto).await? == empty, "{:?}", AccountResources::read(&moto).await?);
     ensure!(moto.proxy.gaps().is_empty() && moto.proxy.denied().is_empty(), "{:?}", moto.proxy.gaps());
     Ok(())
+}
+
+/// Creates a target group that the Services of the cluster may use, and that no listener uses yet.
+pub async fn unused_group(moto: &Moto, name: &str, kind: &str) -> Result<String> {
+    let key = format!("kubernetes.io/cluster/{CLUSTER}");
+    group(moto, name, &[("TargetType", kind)], &[(&key, "shared"), (ALLOWED, "default")]).await
+}
+
+/// One of two ports moves to a target group that no listener uses yet. Until one does, the load balancer of the Service
+/// serves both ports, and the targets of both follow nodes, also while AWS refuses another change.
+pub async fn listener_stays_until_the_target_group_of_a_user_serves(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(3).await?;
+    let users = UsersBalancer::create(&moto, &[]).await?;
+    let group = unused_group(&moto, "Unused", "instance").await?;
+    let records = Arc::new(RecordsInMemory::default());
+    let with = |own: &LoadBalancerSpec, annotations: &[(&str, &str)]| {
+        let annotations = spec(1, annotations).annotations;
+        LoadBalancerSpec { ports: vec![port(80), port(443)], annotations, ..own.clone() }
+    };
+    let own = with(&spec(1, &[]), &[]);
+    let balancers = new_process(&moto, &records).await?;
+    settle(&moto, &*balancers, &own, &targets(&instances[..1])).await?;
+    let found = AccountResources::read(&moto).await?;
+    let former: Vec<&String> = found.target_groups.iter().filter(|arn| **arn != group).collect();
+    let balancer = found.balancers.iter().find(|arn| **arn != users.arn).context("no load balancer")?;
+    let ports = async || -> Result<Vec<String>> {
+        let mut ports =
+            texts(&moto.aws.call(Service::Elb, "DescribeListeners", &[("LoadBalancerArn", balancer)]).await?, "Port");
+        ports.sort();
+        Ok(ports)
+    };
+    let moved = with(&own, &[("target-group-arn.443", &group)]);
+    // Subnets are chosen before anything is changed.
+    let refused = with(&own, &[("target-group-arn.443", &group), ("subnets", "subnet-none")]);
+    for (wanted, node) in [(&moved, 0), (&moved, 1), (&refused, 2), (&refused, 0), (&refused, 1)] {
+        let nodes = targets(&instances[node..=node]);
+        if std::ptr::eq(wanted, &moved) {
+            let ensured = balancers.ensure(wanted, &nodes).await?;
+            ensure!(ensured.progress != Progress::Settled, "no listener uses the target group: {ensured:?}");
+        } else if node == 2 {
+            ensure!(balancers.ensure(wanted, &nodes).await.is_err(), "nothing was refused");
+        } else {
+            balancers.set_targets(wanted, &nodes).await?;
+        }
+        ensure!(ports().await? == ["443", "80"], "{:?}", ports().await?);
+        for arn in former.iter().copied().chain([&group]) {
+            let found = registered(&moto, arn).await?;
+            ensure!(found == ids(&[&instances[node]]), "node {node}: {arn} has {found:?}");
+        }
+    }
+    users.listen(&moto, "443", &group).await?;
+    settle(&moto, &*new_process(&moto, &records).await?, &moved, &targets(&instances[..1])).await?;
+    ensure!(ports().await? == ["80"], "{:?}", ports().await?);
+    ensure!(AccountResources::read(&moto).await?.target_groups.len() == 2, "a target group is left");
+    delete(&*new_process(&moto, &records).await?, &own.id).await
 }
