@@ -38,14 +38,34 @@ fn data(object: &Value) -> BTreeMap<String, String> {
     entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-#[async_trait]
-impl Records for ConfigMaps {
-    async fn read(&self, service: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+/// Returns true if an object is owned by the Service. A user who can write ConfigMaps can set the owner, too.
+fn is_of(object: &Value, service: &LoadBalancerId) -> bool {
+    let mut owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    owners.any(|owner| owner["uid"] == *service.uid)
+}
+
+impl ConfigMaps {
+    async fn get(&self, service: &LoadBalancerId, name: &str) -> Result<Option<Value>, CloudError> {
         match self.writer.get_json(&ConfigMap::RESOURCE, &key(service, name)).await {
-            Ok(object) => Ok(Some(data(&object))),
+            Ok(object) => Ok(Some(object)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(refused("ReadRecord", name, &error)),
         }
+    }
+}
+
+#[async_trait]
+impl Records for ConfigMaps {
+    async fn read(&self, service: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        Ok(self.get(service, name).await?.map(|object| data(&object)))
+    }
+
+    async fn read_own(
+        &self,
+        service: &LoadBalancerId,
+        name: &str,
+    ) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        Ok(self.get(service, name).await?.filter(|object| is_of(object, service)).map(|object| data(&object)))
     }
 
     async fn write(
@@ -63,5 +83,24 @@ impl Records for ConfigMaps {
         });
         let written = self.writer.apply(&ConfigMap::RESOURCE, &key(service, name), None, MANAGER, &object).await;
         written.map(drop).map_err(|error| refused("WriteRecord", name, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_of_another_service_is_recognized_by_the_uid_of_its_owner() {
+        let id = |uid: &str| LoadBalancerId {
+            cluster: "kubernetes".into(),
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: uid.into(),
+        };
+        let owned = json!({ "metadata": { "ownerReferences": [{ "kind": "Service", "name": "web", "uid": "1" }] } });
+        assert!(is_of(&owned, &id("1")));
+        assert!(!is_of(&owned, &id("2")), "an earlier Service with this name, or one of another cluster");
+        assert!(!is_of(&json!({ "metadata": {} }), &id("1")), "a copy without its owner");
     }
 }

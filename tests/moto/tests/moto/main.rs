@@ -11,6 +11,7 @@ mod alb;
 mod balancers;
 mod bed;
 mod certificates;
+mod claims;
 mod classic;
 mod conformance;
 mod crashes;
@@ -53,6 +54,10 @@ fn main() -> std::process::ExitCode {
         },
         certificates::{
             listener_has_the_certificate_of_its_host_name, certificate_without_consent_is_refused_with_the_fix,
+        },
+        claims::{
+            target_stays_while_another_service_claims_it, forged_record_has_no_effect_without_consent,
+            targets_are_deregistered_although_the_consent_was_withdrawn, record_of_another_cluster_does_not_count,
         },
         classic::{
             classic_load_balancer_follows_nodes_and_is_deleted_with_its_service,

@@ -2,7 +2,7 @@
 //! restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -21,7 +21,10 @@ const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 /// Records that outlive processes.
 #[derive(Default)]
 pub struct RecordsInMemory {
-    records: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    /// The uid of the Service and the content, by name.
+    records: Mutex<BTreeMap<String, (String, BTreeMap<String, String>)>>,
+    /// Number of reads.
+    pub reads: AtomicUsize,
     /// True while the API server does not allow the records to be read.
     pub denied: AtomicBool,
 }
@@ -33,17 +36,34 @@ impl RecordsInMemory {
     }
 }
 
-#[async_trait]
-impl Records for RecordsInMemory {
-    async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+impl RecordsInMemory {
+    fn get(&self, name: &str) -> Result<Option<(String, BTreeMap<String, String>)>, CloudError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         if self.denied.load(Ordering::Relaxed) {
             return Err(CloudError::new(ErrorKind::Denied, "ReadRecord", "as scripted"));
         }
         Ok(self.records.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned())
     }
+}
 
-    async fn write(&self, _: &LoadBalancerId, name: &str, record: &BTreeMap<String, String>) -> Result<(), CloudError> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record.clone());
+#[async_trait]
+impl Records for RecordsInMemory {
+    async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        Ok(self.get(name)?.map(|(_, record)| record))
+    }
+
+    async fn read_own(&self, id: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+        Ok(self.get(name)?.filter(|(uid, _)| *uid == id.uid).map(|(_, record)| record))
+    }
+
+    async fn write(
+        &self,
+        id: &LoadBalancerId,
+        name: &str,
+        record: &BTreeMap<String, String>,
+    ) -> Result<(), CloudError> {
+        let record = (id.uid.clone(), record.clone());
+        self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record);
         Ok(())
     }
 }

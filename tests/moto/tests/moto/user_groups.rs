@@ -12,7 +12,7 @@ use crate::balancers::{AccountResources, delete, id, port, settle, spec, targets
 use crate::bed::CLUSTER;
 use crate::sharing::{RecordsInMemory, ids, new_process, registered};
 
-const ALLOWED: &str = "kubernetes.io/allowed-services";
+pub const ALLOWED: &str = "kubernetes.io/allowed-services";
 
 /// A load balancer that a user made, with a target group behind each of some ports.
 pub struct UsersBalancer {
@@ -21,7 +21,7 @@ pub struct UsersBalancer {
 }
 
 /// Creates a target group as a user does.
-async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&str, &str)]) -> Result<String> {
+pub async fn group(moto: &Moto, name: &str, parameters: &[(&str, &str)], tags: &[(&str, &str)]) -> Result<String> {
     let tags: Vec<(String, &str)> = (1..)
         .zip(tags)
         .flat_map(|(number, (key, value))| {

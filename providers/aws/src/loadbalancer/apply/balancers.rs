@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use providers::{BuildContext, ClassFilter, CloudError, ErrorKind, LoadBalancerId, LoadBalancerSpec, Records, Targets};
@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::loadbalancer::apply::backend_group::{Listings, Shared};
 use crate::loadbalancer::apply::calls::Caller;
 use crate::loadbalancer::apply::group_locks::Groups;
+use crate::loadbalancer::model::claims::Claims;
 use crate::loadbalancer::model::following::Following;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::balancer_states::BalancerStates;
@@ -54,6 +55,8 @@ pub(crate) struct Balancers {
     /// The target groups of invalid Services, with the settings by which their targets are kept up to date. An entry is
     /// removed when a call fails.
     pub(super) following: std::sync::Mutex<HashMap<LoadBalancerId, Following>>,
+    /// Targets in target groups of users.
+    claims: std::sync::Mutex<Claims>,
     records: OnceLock<Arc<dyn Records>>,
     /// The time of the first reconcile; unset in a process that has never led.
     begun: OnceLock<Instant>,
@@ -104,6 +107,7 @@ impl Balancers {
             shared: Mutex::default(),
             moved: std::sync::Mutex::default(),
             following: std::sync::Mutex::default(),
+            claims: std::sync::Mutex::default(),
             records: OnceLock::new(),
             begun: OnceLock::new(),
             visible,
@@ -118,6 +122,10 @@ impl Balancers {
 
     pub(super) fn records(&self) -> Option<&dyn Records> {
         self.records.get().map(|records| &**records)
+    }
+
+    pub(super) fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn caller<'a>(

@@ -17,6 +17,7 @@ use crate::loadbalancer::apply::targets::{
 use crate::loadbalancer::apply::{calls, target_records};
 use crate::loadbalancer::model::following::{self, Batch, Firewall, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::model::range_rules::Reached;
+use crate::loadbalancer::model::user_groups::is_allowed;
 use crate::loadbalancer::model::{build, range_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup};
@@ -152,6 +153,9 @@ impl Balancers {
         let mut groups = Vec::new();
         for arn in arns {
             let Some((group, _)) = listing.target_groups.iter().find(|(group, _)| group.arn == *arn) else { continue };
+            if !is_allowed(group, work.id, &work.session.cluster) {
+                continue;
+            }
             let port = named.iter().find(|one| one.arn == *arn).map(|one| one.port);
             let port = port.or_else(|| state.registered_ports.get(arn).copied());
             let known = self.read_known_user_group(work, port.unwrap_or_default(), group).await?;

@@ -46,6 +46,10 @@ fn targets(text: &str) -> BTreeSet<Target> {
     text.split(',').filter_map(|text| target(text.trim())).collect()
 }
 
+fn of_record(record: &BTreeMap<String, String>) -> BTreeSet<Target> {
+    record.get(TARGETS).map(|text| targets(text)).unwrap_or_default()
+}
+
 /// Reads a record of this cluster's targets in a target group.
 pub(crate) async fn read(
     records: &dyn Records,
@@ -53,7 +57,17 @@ pub(crate) async fn read(
     name: &str,
 ) -> Result<Option<BTreeSet<Target>>, CloudError> {
     let record = records.read(id, name).await?;
-    Ok(record.map(|record| record.get(TARGETS).map(|text| targets(text)).unwrap_or_default()))
+    Ok(record.map(|record| of_record(&record)))
+}
+
+/// Reads a Service's record of its targets in a target group that a user made. A record of another Service, such as a
+/// copy from another cluster, does not count.
+pub(crate) async fn read_of_user_group(
+    records: &dyn Records,
+    id: &LoadBalancerId,
+    arn: &str,
+) -> Result<Option<BTreeSet<Target>>, CloudError> {
+    Ok(records.read_own(id, &user_record_name(id, arn)).await?.map(|record| of_record(&record)))
 }
 
 /// Records the targets that this cluster has in a target group, or is about to register there.

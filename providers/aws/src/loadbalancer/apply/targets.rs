@@ -129,6 +129,9 @@ impl Balancers {
         let mut withheld = Refused::new();
         for (group, change) in groups.iter().zip(&mut changes) {
             withheld.extend(state.refused_targets.withhold(&group.arn, &mut change.register, now));
+            if group.user {
+                self.claims().claim(id, &group.arn, group.recorded.as_ref(), change);
+            }
         }
         let mut full = Vec::new();
         for (group, change) in groups.iter().zip(&changes) {
@@ -144,7 +147,13 @@ impl Balancers {
         }
         for (group, change) in groups.iter().zip(&changes) {
             if !change.deregister.is_empty() {
-                caller.deregister(&group.arn, group.target_type, &change.deregister).await?;
+                let deregistered = caller.deregister(&group.arn, group.target_type, &change.deregister).await;
+                // AWS may have executed a call although it returned an error.
+                let claimed = self.claims().note_deregistered(id, &group.arn, &change.deregister);
+                if !claimed.is_empty() {
+                    caller.register(&group.arn, group.target_type, &claimed).await?;
+                }
+                deregistered?;
             }
             if let Some(after) = &change.record_after {
                 caller.record(&record_name(id, group), after).await?;

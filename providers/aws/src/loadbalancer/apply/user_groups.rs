@@ -16,8 +16,9 @@ use crate::loadbalancer::apply::balancers::{Balancers, Work};
 use crate::loadbalancer::apply::classic::{self, later};
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::apply::targets::change_of;
+use crate::loadbalancer::model::build;
 use crate::loadbalancer::model::target_change::{Sharing, plan_changes};
-use crate::loadbalancer::model::user_groups::refusal;
+use crate::loadbalancer::model::user_groups::{is_allowed, refusal, removable};
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group};
 use crate::loadbalancer::observed::convert;
 use crate::loadbalancer::observed::inventory::Listing;
@@ -126,7 +127,11 @@ impl Balancers {
         self.find_registrations(work.session, (work.id, names_groups), listing, state).await?;
         let mut all = UserGroups { serving: true, used: true, ..UserGroups::default() };
         for wanted in &work.settings.user_groups {
-            let (group, users) = self.find_user_group(work, listing, wanted).await?;
+            let found = self.find_user_group(work, listing, wanted).await;
+            if found.is_err() {
+                self.remember_own_targets(work, listing, wanted, state).await?;
+            }
+            let (group, users) = found?;
             let ReadGroup { group, healthy } = self.read_user_group(work.session, work.id, wanted.port, group).await?;
             state.registered_ports.insert(group.arn.clone(), wanted.port);
             let registered = state.registered.get_or_insert_default().entry(group.arn.clone()).or_default();
@@ -213,7 +218,8 @@ impl Balancers {
         group: &ObservedTargetGroup,
     ) -> Result<ReadGroup, CloudError> {
         let records = self.records().ok_or_else(no_records)?;
-        let recorded = target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await?;
+        let recorded = target_records::read_of_user_group(records, id, &group.arn).await?;
+        self.claims().begin_read(id, &group.arn);
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
         let targets: BTreeMap<Target, TargetHealth> =
@@ -273,8 +279,8 @@ impl Balancers {
         Ok(self.read_user_group(work.session, work.id, port, group).await?.group)
     }
 
-    /// Finds the target groups of users in which a Service has targets: once, by their records. `names_groups`: the
-    /// Service names such groups.
+    /// Finds the target groups of users in which a Service has targets: once by its records for groups that allow it,
+    /// then by its claims. `names_groups`: the Service names such groups.
     pub(super) async fn find_registrations(
         &self,
         session: &Session,
@@ -282,19 +288,22 @@ impl Balancers {
         listing: &Listing,
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
-        if state.registered.is_some() {
+        let claimed = self.claims().of(id);
+        if let Some(registered) = &mut state.registered {
+            for (arn, targets) in claimed {
+                registered.entry(arn).or_default().extend(targets);
+            }
             return Ok(());
         }
         let Some(records) = self.records() else { return if names_groups { Err(no_records()) } else { Ok(()) } };
-        let mut found = BTreeMap::new();
-        let shared = listing.target_groups.iter().map(|(group, _)| group).filter(|group| {
-            ownership::is_shared(&group.tags, &session.cluster) && !ownership::is_of_a_service(&group.tags)
-        });
-        for group in shared {
-            match target_records::read(records, id, &target_records::user_record_name(id, &group.arn)).await {
+        let mut found: BTreeMap<String, BTreeSet<Target>> = claimed.into_iter().collect();
+        let groups = listing.target_groups.iter().map(|(group, _)| group);
+        for group in groups.filter(|group| is_allowed(group, id, &session.cluster)) {
+            match target_records::read_of_user_group(records, id, &group.arn).await {
                 Ok(recorded) => {
-                    let recorded = recorded.filter(|targets| !targets.is_empty());
-                    found.extend(recorded.map(|targets| (group.arn.clone(), targets)));
+                    if let Some(recorded) = recorded.filter(|targets| !targets.is_empty()) {
+                        found.entry(group.arn.clone()).or_default().extend(recorded);
+                    }
                 }
                 // Services without such groups must not depend on this permission. It may be granted later.
                 Err(error) if error.kind == ErrorKind::Denied && !names_groups => return Ok(()),
@@ -302,6 +311,32 @@ impl Balancers {
             }
         }
         state.registered = Some(found);
+        Ok(())
+    }
+
+    /// Remembers the Service's own current targets that are on its record for a target group that it may not use: its
+    /// owner may have withdrawn the consent before this process started.
+    async fn remember_own_targets(
+        &self,
+        work: &Work<'_>,
+        listing: &Listing,
+        wanted: &UserGroup,
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let group = listing.target_groups.iter().map(|(group, _)| group).find(|group| group.arn == wanted.arn);
+        let registered = state.registered.get_or_insert_default();
+        let Some(group) =
+            group.filter(|group| !registered.contains_key(&group.arn) && !ownership::is_of_a_service(&group.tags))
+        else {
+            return Ok(());
+        };
+        let records = self.records().ok_or_else(no_records)?;
+        let recorded = target_records::read_of_user_group(records, work.id, &group.arn).await?;
+        let own = build::targets(work.settings, &wanted.group, group.ipv6, work.targets);
+        let own = removable(Some(recorded.unwrap_or_default()), own, false);
+        if !own.is_empty() {
+            registered.insert(group.arn.clone(), own);
+        }
         Ok(())
     }
 
@@ -326,6 +361,7 @@ impl Balancers {
                 Err(error) if error.is_not_found() => {}
                 result => result?,
             }
+            self.claims().leave(id, &arn);
             if let Some(registered) = &mut state.registered {
                 registered.remove(&arn);
             }
@@ -341,9 +377,9 @@ impl Balancers {
         (group, remembered): (&ObservedTargetGroup, BTreeSet<Target>),
         state: &mut BalancerState,
     ) -> Result<(), CloudError> {
+        let is_allowed = is_allowed(group, id, &session.cluster);
         let mut group = self.read_user_group(session, id, 0, group).await?.group;
-        // Kubernetes may delete the record, a dependent of the Service, before this cleanup.
-        let recorded = group.recorded.take().unwrap_or(remembered);
+        let recorded = removable(group.recorded.take(), remembered, is_allowed);
         let sharing = Sharing::Shared(Some(&recorded));
         let change = plan_changes(&BTreeSet::new(), &group.targets, sharing, None, false);
         group.recorded = Some(recorded);

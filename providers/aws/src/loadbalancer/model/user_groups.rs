@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use std::collections::BTreeSet;
+
 use providers::LoadBalancerId;
 
 use crate::loadbalancer::names::ALLOWED;
@@ -10,8 +12,28 @@ use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
 use crate::loadbalancer::spec::settings::{Settings, UserGroup};
-use crate::loadbalancer::types::{Protocol, TargetType};
+use crate::loadbalancer::types::{Protocol, Target, TargetType};
 use crate::tags::ClusterTags;
+
+/// Returns true if the tags of a target group name a Service: its owner lets the Service register targets.
+///
+/// Only then do the Service's records of targets count: users who can write ConfigMaps can write records, too.
+pub(crate) fn is_allowed(group: &ObservedTargetGroup, id: &LoadBalancerId, cluster: &ClusterTags) -> bool {
+    ownership::is_shared(&group.tags, cluster)
+        && !ownership::is_of_a_service(&group.tags)
+        && ownership::names_service(&group.tags, id) == Some(true)
+}
+
+/// Returns the targets that a Service may deregister in a group: those on its record if the group's tags name it.
+/// Otherwise only `own` ones count, which this process registered, or which evidently are the Service's. Kubernetes may
+/// delete the record, a dependent of the Service, before the targets are deregistered.
+pub(crate) fn removable(record: Option<BTreeSet<Target>>, own: BTreeSet<Target>, is_allowed: bool) -> BTreeSet<Target> {
+    match record {
+        Some(record) if is_allowed => record,
+        Some(record) => &record & &own,
+        None => own,
+    }
+}
 
 /// Returns the fix if a Service may not register its targets in a group, or if they do not fit.
 ///
@@ -153,6 +175,34 @@ mod tests {
             found.sort_unstable();
             assert_eq!(found, expected, "{serve} {ports:?} {abandoned:?}");
             assert_eq!(has_former_listeners(&kept), expected.contains(&80), "{serve} {ports:?} {abandoned:?}");
+        }
+    }
+
+    #[test]
+    fn record_counts_only_with_the_consent_of_the_groups_owner() {
+        let cluster = ClusterTags::new("c", false);
+        for (tags, expected) in [
+            (&[SHARED, ALLOWED_WEB][..], true),
+            (&[SHARED, (ALLOWED, "default")], true),
+            (&[SHARED, (ALLOWED, "other default/api")], false),
+            (&[SHARED], false),
+            (&[ALLOWED_WEB], false),
+            (&[SHARED, ALLOWED_WEB, ("kubernetes.io/service-name", "default/web")], false),
+        ] {
+            assert_eq!(is_allowed(&samples::listed_group(ARN, tags), &samples::id(), &cluster), expected, "{tags:?}");
+        }
+        let set = |names: &str| -> BTreeSet<Target> {
+            names.chars().map(|name| Target { id: name.into(), port: 80 }).collect()
+        };
+        for (record, own, is_allowed, expected) in [
+            (Some("ab"), "a", true, "ab"),
+            (Some("abx"), "ac", false, "a"),
+            (Some("x"), "", false, ""),
+            (None, "ab", true, "ab"),
+            (None, "ab", false, "ab"),
+        ] {
+            let found = removable(record.map(set), set(own), is_allowed);
+            assert_eq!(found, set(expected), "{record:?}, {own}, {is_allowed}");
         }
     }
 
