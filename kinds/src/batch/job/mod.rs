@@ -253,7 +253,10 @@ mod tests {
             (&[("Suspended", "False"), ("Complete", "False"), ("Failed", "False")], None),
         ] {
             let mut object = Vec::new();
-            object.put_message(object::METADATA, |meta| meta.put_str(object_meta::RESOURCE_VERSION, "7"));
+            object.put_message(object::METADATA, |meta| {
+                meta.put_str(object_meta::NAME, "pi");
+                meta.put_str(object_meta::RESOURCE_VERSION, "7");
+            });
             object.put_message(object::STATUS, |status| {
                 for (kind, value) in conditions {
                     status.put_message(job_status::CONDITIONS, |condition| {
