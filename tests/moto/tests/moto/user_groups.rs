@@ -179,7 +179,7 @@ pub async fn targets_follow_in_a_target_group_of_a_user(_: Space) -> Result<()> 
     ensure!(registered(&moto, group).await? == ids(&[others]), "{:?}", registered(&moto, group).await?);
 
     // A Service that was deleted without waiting: its records no longer exist.
-    let two = LoadBalancerSpec { id: id(2), ..one.clone() };
+    let (two, next) = (LoadBalancerSpec { id: id(2), ..one.clone() }, new_process(&moto, &records).await?);
     settle(&moto, &*next, &two, &targets(own)).await?;
     records.clear();
     delete(&*next, &two.id).await?;

@@ -189,7 +189,7 @@ mod tests {
         };
         let extra = ("extra-security-groups", "sg-1");
         for (annotations, network, classic, change, reason) in [
-            (&[][..], None, None, PlannedChange::Created, "there is no load balancer"),
+            (&[][..], None, None, PlannedChange::Created, "no load balancer has the Service's tags"),
             (&[], Some("n1"), None, PlannedChange::Kept, "the Network Load Balancer n1"),
             (&[extra], None, None, PlannedChange::Refused, "extra-security-groups"),
             (&[extra], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
