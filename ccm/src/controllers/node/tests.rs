@@ -121,6 +121,20 @@ fn new_node_gets_the_labels_of_its_instance() {
     }
 }
 
+type Addresses<'a> = &'a [(&'a str, &'a str)];
+
+/// Checks the addresses of a node, from those that the kubelet has set, its node IPs, and those of the cloud.
+fn check_addresses(
+    kubelet: Addresses<'_>,
+    node_ips: Option<&str>,
+    cloud: Addresses<'_>,
+    expected: Option<Addresses<'_>>,
+) {
+    let got = addresses(&node(kubelet, node_ips), &instance_with(cloud)).expect("good addresses");
+    let expected = expected.map(|expected| instance_with(expected).addresses);
+    assert_eq!(got, expected, "{kubelet:?} {node_ips:?} {cloud:?}");
+}
+
 #[test]
 fn cloud_addresses_are_ordered_by_the_node_ip_of_the_kubelet() {
     let dual = &[
@@ -162,60 +176,57 @@ fn cloud_addresses_are_ordered_by_the_node_ip_of_the_kubelet() {
                 ("Hostname", "h"),
             ]),
         ),
-        (
-            &[],
-            Some("10.0.0.1"),
-            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1")],
-            Some(vec![("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1")]),
-        ),
-        (
-            &[],
-            Some("1.1.1.1"),
-            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1"), ("InternalDNS", "i"), ("ExternalDNS", "e")],
-            Some(vec![
-                ("ExternalIP", "1.1.1.1"),
-                ("InternalIP", "10.0.0.1"),
-                ("InternalDNS", "i"),
-                ("ExternalDNS", "e"),
-            ]),
-        ),
-        (
-            &[],
-            Some("fd00::1"),
-            &[("InternalIP", "10.0.0.1"), ("InternalIP", "fd00:0:0:0:0:0:0:1")],
-            Some(vec![("InternalIP", "fd00:0:0:0:0:0:0:1")]),
-        ),
-        (
-            &[],
-            Some("fd00::1,10.0.0.1"),
-            &[
-                ("InternalIP", "10.0.0.1"),
-                ("ExternalIP", "1.1.1.1"),
-                ("InternalIP", "fd00::1"),
-                ("ExternalIP", "fd01::1"),
-            ],
-            Some(vec![
-                ("InternalIP", "fd00::1"),
-                ("InternalIP", "10.0.0.1"),
-                ("ExternalIP", "1.1.1.1"),
-                ("ExternalIP", "fd01::1"),
-            ]),
-        ),
-        (
-            &[],
-            Some("1.1.1.1,fd00::1"),
-            &[
-                ("InternalIP", "10.0.0.1"),
-                ("ExternalIP", "1.1.1.1"),
-                ("InternalIP", "fd00::1"),
-                ("ExternalIP", "fd01::1"),
-            ],
-            Some(vec![("ExternalIP", "1.1.1.1"), ("InternalIP", "fd00::1")]),
-        ),
     ] {
-        let got = addresses(&node(kubelet, provided), &instance_with(cloud)).expect("good addresses");
-        let want = want.map(|want| instance_with(&want).addresses);
-        assert_eq!(got, want, "{kubelet:?} {provided:?} {cloud:?}");
+        check_addresses(kubelet, provided, cloud, want.as_deref());
+    }
+}
+
+#[test]
+fn node_ips_of_the_kubelet_select_addresses_by_kind_and_family() {
+    let rows: &[(&str, Addresses<'_>, Addresses<'_>)] = &[
+        (
+            "10.0.0.1",
+            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1")],
+            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "10.0.0.1")],
+        ),
+        (
+            "1.1.1.1",
+            &[("InternalIP", "10.0.0.1"), ("ExternalIP", "1.1.1.1"), ("InternalDNS", "i"), ("ExternalDNS", "e")],
+            &[("ExternalIP", "1.1.1.1"), ("InternalIP", "10.0.0.1"), ("InternalDNS", "i"), ("ExternalDNS", "e")],
+        ),
+        (
+            "fd00::1",
+            &[("InternalIP", "10.0.0.1"), ("InternalIP", "fd00:0:0:0:0:0:0:1")],
+            &[("InternalIP", "fd00:0:0:0:0:0:0:1")],
+        ),
+        (
+            "fd00::1,10.0.0.1",
+            &[
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("InternalIP", "fd00::1"),
+                ("ExternalIP", "fd01::1"),
+            ],
+            &[
+                ("InternalIP", "fd00::1"),
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("ExternalIP", "fd01::1"),
+            ],
+        ),
+        (
+            "1.1.1.1,fd00::1",
+            &[
+                ("InternalIP", "10.0.0.1"),
+                ("ExternalIP", "1.1.1.1"),
+                ("InternalIP", "fd00::1"),
+                ("ExternalIP", "fd01::1"),
+            ],
+            &[("ExternalIP", "1.1.1.1"), ("InternalIP", "fd00::1")],
+        ),
+    ];
+    for (provided, cloud, want) in rows {
+        check_addresses(&[], Some(provided), cloud, Some(want));
     }
 }
 

@@ -14,6 +14,9 @@ pub const MAX_WAIT_FOR_UNMOUNT: Duration = Duration::from_secs(6 * 60);
 /// requeues nothing.
 pub const UNDECODABLE_RECHECK: Duration = Duration::from_secs(60);
 
+/// Pause before the cache is checked again for an attachment that was deleted.
+pub const CACHE_RECHECK: Duration = Duration::from_secs(5);
+
 /// State of a volume's attachment to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attachment {

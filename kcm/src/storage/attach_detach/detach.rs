@@ -13,16 +13,13 @@ use runtime::write::WriteError;
 use tracing::{debug, info, warn};
 
 use super::changes::Extent;
-use super::decide::ForceDetachReason;
+use super::decide::{CACHE_RECHECK, ForceDetachReason};
 use super::memory::SiteMemory;
 use super::metrics::Operation;
 use super::observe::{Place, state_of};
 use super::reconcile::{AttachDetach, Recheck, Subject};
 use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::volume_name::{Plugin, attachment_name};
-
-/// Pause before the cache is checked again for an attachment that was deleted.
-pub const CACHE_RECHECK: Duration = Duration::from_secs(5);
 
 /// Pause before an object is read again that differs from a cache which is not behind.
 pub const READ_RECHECK: Duration = Duration::from_secs(1);

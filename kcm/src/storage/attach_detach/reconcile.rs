@@ -20,8 +20,7 @@ use tracing::debug;
 
 use super::backoff::Backoff;
 use super::changes::{Extent, Pods, Scope};
-use super::decide::{Attachment, Rules, Site, Step, UNDECODABLE_RECHECK, decide};
-use super::detach::CACHE_RECHECK;
+use super::decide::{Attachment, CACHE_RECHECK, Rules, Site, Step, UNDECODABLE_RECHECK, decide};
 use super::memory::{Memory, SiteMemory, Sites};
 use super::metrics::{Operation, Operations};
 use super::observe::{Caches, NamedVolume, Observation, Place};

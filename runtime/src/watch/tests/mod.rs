@@ -319,7 +319,8 @@ async fn server_that_does_not_respond_delays_no_other_list() {
 
 #[tokio::test(start_paused = true)]
 async fn list_in_one_response_delays_no_other_list_when_it_never_ends() {
-    let cases: [(&str, Form, fn() -> Reply); 3] = [
+    type Case<'a> = (&'a str, Form, fn() -> Reply);
+    let cases: [Case<'_>; 3] = [
         ("no response", Form::Protobuf, || Reply::Never),
         ("a list without an end", Form::Protobuf, || Reply::Open(vec![Bytes::from_static(b"k8s\0")])),
         ("a list without an end in JSON", Form::Json, || Reply::Open(vec![Bytes::from_static(b"{")])),

@@ -18,11 +18,13 @@ use crate::bed::{AwsBed, CLUSTER, provider};
 
 const RBAC: &str = include_str!("../../../../deploy/ccm-targets-rbac.yaml");
 
+type Record = BTreeMap<String, String>;
+
 /// Records that outlive processes.
 #[derive(Default)]
 pub struct RecordsInMemory {
     /// The uid of the Service and the content, by name.
-    records: Mutex<BTreeMap<String, (String, BTreeMap<String, String>)>>,
+    records: Mutex<BTreeMap<String, (String, Record)>>,
     /// Number of reads.
     pub reads: AtomicUsize,
     /// True while the API server does not allow the records to be read.
@@ -37,7 +39,7 @@ impl RecordsInMemory {
 }
 
 impl RecordsInMemory {
-    fn get(&self, name: &str) -> Result<Option<(String, BTreeMap<String, String>)>, CloudError> {
+    fn get(&self, name: &str) -> Result<Option<(String, Record)>, CloudError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if self.denied.load(Ordering::Relaxed) {
             return Err(CloudError::new(ErrorKind::Denied, "ReadRecord", "as scripted"));
@@ -48,20 +50,15 @@ impl RecordsInMemory {
 
 #[async_trait]
 impl Records for RecordsInMemory {
-    async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+    async fn read(&self, _: &LoadBalancerId, name: &str) -> Result<Option<Record>, CloudError> {
         Ok(self.get(name)?.map(|(_, record)| record))
     }
 
-    async fn read_own(&self, id: &LoadBalancerId, name: &str) -> Result<Option<BTreeMap<String, String>>, CloudError> {
+    async fn read_own(&self, id: &LoadBalancerId, name: &str) -> Result<Option<Record>, CloudError> {
         Ok(self.get(name)?.filter(|(uid, _)| *uid == id.uid).map(|(_, record)| record))
     }
 
-    async fn write(
-        &self,
-        id: &LoadBalancerId,
-        name: &str,
-        record: &BTreeMap<String, String>,
-    ) -> Result<(), CloudError> {
+    async fn write(&self, id: &LoadBalancerId, name: &str, record: &Record) -> Result<(), CloudError> {
         let record = (id.uid.clone(), record.clone());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), record);
         Ok(())

@@ -178,7 +178,8 @@ fn slice_is_written_when_a_published_field_of_an_endpoint_changes() {
     type Change = fn(&mut Fixture, fn(&mut Pod));
     let of_pod: Change = |fixture, edit| edit(fixture.pods.get_mut(&1).expect("the pod exists"));
     let of_zone: Change = |fixture, _| drop(fixture.nodes.insert("node".into(), Some("a".into())));
-    let rows: [(&str, Change, fn(&mut Pod), usize); 6] = [
+    type Row<'a> = (&'a str, Change, fn(&mut Pod), usize);
+    let rows: [Row<'_>; 6] = [
         ("nothing", of_pod, |_| {}, 0),
         ("version", of_pod, |pod| pod.meta.version += 1, 0),
         ("uid", of_pod, |pod| pod.meta.uid = Uid::parse("another"), 1),

@@ -14,7 +14,7 @@ use tokio::time::{Instant, advance};
 
 use super::bed::{Bed, NodeState, name};
 use crate::storage::attach_detach::changes::Extent;
-use crate::storage::attach_detach::detach::CACHE_RECHECK;
+use crate::storage::attach_detach::decide::CACHE_RECHECK;
 use crate::storage::attach_detach::keys::subscribe;
 use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::volume_name::attachment_name;
