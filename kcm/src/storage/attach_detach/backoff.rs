@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use runtime::backoff::doubled;
 use tokio::time::Instant;
 
 use super::metrics::Operation;
@@ -15,7 +16,8 @@ use super::{BASE_DELAY, MAX_DELAY};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     operation: Operation,
-    pause: Duration,
+    /// Number of earlier failures of the operation in a row.
+    failures: u32,
     retry_at: Instant,
 }
 
@@ -23,9 +25,9 @@ impl Backoff {
     /// Returns the pause after a failure at `now`. It is twice the previous one, unless another operation failed
     /// before.
     pub fn after(previous: Option<Self>, operation: Operation, now: Instant) -> Self {
-        let doubled = previous.filter(|previous| previous.operation == operation).map(|previous| previous.pause * 2);
-        let pause = doubled.unwrap_or(BASE_DELAY).min(MAX_DELAY);
-        Self { operation, pause, retry_at: now + pause }
+        let previous = previous.filter(|previous| previous.operation == operation);
+        let failures = previous.map_or(0, |previous| previous.failures.saturating_add(1));
+        Self { operation, failures, retry_at: now + doubled(BASE_DELAY, failures, MAX_DELAY) }
     }
 
     /// Returns true if the pause is for this operation.

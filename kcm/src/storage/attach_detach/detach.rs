@@ -120,9 +120,14 @@ impl AttachDetach {
     /// the pause before that reconcile. It is not zero if the cache has the version, and yet differs from the read:
     /// the API server's storage may have been restored from a backup, which the watch has not detected yet.
     fn await_read<K: Kind>(&self, subject: &Subject<'_>, store: &Store<K>, version: u64) -> Duration {
-        self.consistency.wrote(subject.key, store, version);
+        if self.awaits_version(subject.key, store, version) { Duration::ZERO } else { READ_RECHECK }
+    }
+
+    /// Delays the next reconcile of a key until the cache contains a version that was read. Returns false if it does.
+    pub fn awaits_version<K: Kind>(&self, key: &ObjectKey, store: &Store<K>, version: u64) -> bool {
+        self.consistency.wrote(key, store, version);
         let progress = store.progress();
-        if progress.contains(&progress.written(version)) { READ_RECHECK } else { Duration::ZERO }
+        !progress.contains(&progress.written(version))
     }
 
     /// Checks whether an attachment exists after the response to its creation was lost.

@@ -124,11 +124,9 @@ impl AttachDetach {
         let Some(read) = &*read else { return Ok(Outcome::RequeueWithBackoff) };
         let is_same = read.meta.uid == cached.meta.uid && attached_to(read) == attached_to(cached);
         if !is_same || read.meta.version != cached.meta.version {
-            let progress = self.caches.nodes.progress();
-            self.consistency.wrote(key, &self.caches.nodes, read.meta.version);
             // Otherwise the cache contains the version, and yet differs: the API server's storage may have been
             // restored from a backup.
-            let is_behind = !progress.contains(&progress.written(read.meta.version));
+            let is_behind = self.awaits_version(key, &self.caches.nodes, read.meta.version);
             return Ok(if is_behind { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::RequeueWithBackoff });
         }
         if !error.is_invalid() {

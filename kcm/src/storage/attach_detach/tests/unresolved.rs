@@ -228,8 +228,8 @@ async fn attachment_of_another_volume_does_not_count() {
     assert_eq!((bed.count("POST"), bed.count("DELETE")), (1, 0));
 }
 
-#[tokio::test]
-async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_be_decoded() {
+/// Returns a bed with a shared volume that pods on `a` and `b` use, and that is attached to `a`.
+async fn shared_volume_on_two_nodes() -> Bed {
     let bed = Bed::new().await;
     bed.share();
     for node in ["a", "b"] {
@@ -238,6 +238,12 @@ async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_
         bed.add_pod(&format!("web-{node}"), node);
     }
     bed.add_attachment("a", |_| {});
+    bed
+}
+
+#[tokio::test]
+async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_be_decoded() {
+    let bed = shared_volume_on_two_nodes().await;
     // It may have the same storage, and be for one node only.
     deliver_undecodable(&bed.shared.caches.volumes, object("garbled"));
     let next = bed.reconcile(&name()).await;
@@ -254,14 +260,7 @@ async fn shared_volume_is_attached_to_one_node_while_a_persistent_volume_cannot_
 
 #[tokio::test]
 async fn wait_for_a_volume_that_turns_out_to_be_for_one_node_is_reported_again() {
-    let bed = Bed::new().await;
-    bed.share();
-    for node in ["a", "b"] {
-        bed.change_node(node, NodeState::healthy(5, &[], &[]));
-        bed.deliver_node(node);
-        bed.add_pod(&format!("web-{node}"), node);
-    }
-    bed.add_attachment("a", |_| {});
+    let bed = shared_volume_on_two_nodes().await;
     deliver_undecodable(&bed.shared.caches.volumes, object("garbled"));
     bed.reconcile(&name()).await.expect("it succeeds");
     let mut decoded = volume_with("garbled", "vol-1");
