@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use provider_mock::{Effect, Fault, MockConfig, Operation, Pattern};
 
+use super::scenarios::targets;
 use super::simulation::{Process, Simulation, annotated, endpoint, key, node, pass, service};
 
 /// Returns a simulation of a Service whose load balancer has two endpoints as targets.
@@ -17,10 +18,6 @@ async fn with_endpoints() -> (Arc<Simulation>, Process) {
     pass(1.0).await;
     assert_eq!(targets(&sim), 2);
     (sim, process)
-}
-
-fn targets(sim: &Simulation) -> usize {
-    sim.cloud.snapshot().balancers[0].targets.len()
 }
 
 fn set(sim: &Simulation, process: &Process, annotations: &[(&str, &str)]) {

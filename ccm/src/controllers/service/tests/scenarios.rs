@@ -29,7 +29,7 @@ fn change(process: &Process, name: &str, change: impl FnOnce(&mut kinds::Service
     process.deliver(&key(name));
 }
 
-fn targets(sim: &Simulation) -> usize {
+pub(super) fn targets(sim: &Simulation) -> usize {
     sim.cloud.snapshot().balancers[0].targets.len()
 }
 
