@@ -137,20 +137,21 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let footprint = footprint(data.path());
         let mut command = Command::new("sh");
-        command.args(["-c", "echo; exec sleep 600"]).current_dir(data.path());
-        let mut sleeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        // The first byte shows that the process has its command line.
-        std::io::Read::read_exact(sleeper.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        command.args(["-c", "echo; read line"]).current_dir(data.path());
+        let mut reader = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // The first byte shows that the process has its command line. The shell then runs no other program: the command
+        // line is empty for a moment while one replaces it.
+        std::io::Read::read_exact(reader.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let leaks = footprint.current_leaks();
-        assert!(leaks.iter().any(|leak| leak.starts_with("the process") && leak.contains("sleep 600")), "{leaks:?}");
+        assert!(leaks.iter().any(|leak| leak.starts_with("the process") && leak.contains("read line")), "{leaks:?}");
         assert!(leaks.contains(&data.path().display().to_string()), "{leaks:?}");
 
         let path = data.path().to_owned();
         drop(data);
         assert!(!path.exists());
         assert_eq!(footprint.current_leaks().len(), 1, "the process works in a folder that was removed");
-        sleeper.kill().unwrap();
-        sleeper.wait().unwrap();
+        reader.kill().unwrap();
+        reader.wait().unwrap();
         assert!(footprint.leaks().is_empty());
 
         let mounts = format!(
