@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, read: impl Fn() -> F) -> Result<T> {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(180);
     loop {
         match read().await {
             Ok(state) => return Ok(state),
@@ -29,7 +29,7 @@ async fn eventually<T, F: Future<Output = Result<T>>>(what: &str, read: impl Fn(
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn children_are_created_recreated_and_reported() -> Result<()> {
     let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     let client = cluster.client(Identity::Admin).await?;

@@ -78,7 +78,7 @@ fn root() -> &'static Path {
 }
 
 /// Runs the page's operator, definition and object together on a real API server.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn program_behaves_as_the_page_describes() -> Result<()> {
     let cluster = ControlPlane::start(Options { kwok: false, scheduler: false, ..Options::default() }).await?;
     let kubectl = |arguments: &str| cluster.kubectl(&arguments.split(' ').collect::<Vec<_>>());

@@ -28,8 +28,8 @@ pub(crate) async fn delete_that_takes_time_is_in_progress(context: &Context<'_>)
     let balancers = context.balancers()?;
     let (spec, targets) = (context.spec(), Targets::nodes(context.nodes(1).await?));
     context.settle(&spec, &targets).await?;
-    // Longer than the calls take on a machine under load.
-    let delay = Duration::from_secs(2);
+    // Longer than the calls take on a machine under load: a cloud with a long timeout needs several for each deletion.
+    let delay = Duration::from_secs(2).max(context.fixture.timeout() / 18);
     context.fixture.hold_deletion(delay).await?;
     let started = tokio::time::Instant::now();
     let deletion = balancers.delete(&spec.id).await?;

@@ -14,8 +14,8 @@ use crate::space::{Bed, Space};
 /// Number of concurrent tests.
 const CONCURRENT_TESTS: usize = 6;
 
-/// The time limit of a usual test; a test that takes longer is stuck. The longest ones need two minutes on two cores.
-const LIMIT: Duration = Duration::from_secs(900);
+/// The time limit of a usual test; a test that takes longer is stuck. The longest ones need seven minutes on two cores.
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The time limit of an ignored test: some of them try hundreds of variants.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);

@@ -217,6 +217,10 @@ impl Fixture for Tenant {
         self.cluster.clone()
     }
 
+    fn timeout(&self) -> Duration {
+        crate::DEADLINE
+    }
+
     async fn create_instance(&self, node: &str) -> Result<InstanceRef, FixtureError> {
         self.start_machine(node).await.map_err(failed)?;
         Ok(InstanceRef::named(node).with_provider_id(format!("kubevirt://{node}")))

@@ -18,7 +18,7 @@ use crate::processes::Processes;
 use crate::{ControlPlane, Identity};
 
 /// Maximum time until the driver listens on its socket.
-const SOCKET_DEADLINE: Duration = Duration::from_secs(30);
+const SOCKET_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The first word of an entry that reports a request that would damage data.
 const VIOLATION: &str = "VIOLATION";

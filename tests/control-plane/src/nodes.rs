@@ -38,7 +38,7 @@ pub(crate) async fn add(client: &kube::Client, count: u32, prefix: &str) -> Resu
         })
         .await?;
 
-    let deadline = Instant::now() + Duration::from_secs(30) + Duration::from_millis(50) * count;
+    let deadline = Instant::now() + Duration::from_secs(120) + Duration::from_millis(50) * count;
     let mut pending: BTreeSet<&String> = names.iter().collect();
     while !pending.is_empty() {
         if Instant::now() > deadline {

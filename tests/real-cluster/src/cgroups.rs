@@ -20,7 +20,7 @@ pub const ROOT: &str = "/sys/fs/cgroup";
 pub const NEEDED: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
 
 /// Maximum time until killed processes leave their cgroup.
-const REMOVAL_DEADLINE: Duration = Duration::from_secs(20);
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The layout of cgroups on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,18 +16,15 @@ use tokio::time::{Instant, sleep};
 
 use crate::http;
 
-/// Maximum duration of a request; one that takes longer counts as failed.
-const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
-
 /// Interval at which the results are read while they are waited for.
 const CHECK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Local ports of requests: Linux' default range for connections, in which no program listens.
 const PORTS: RangeInclusive<u16> = 32768..=60999;
 
-/// Time for which a node keeps the entry of a connection that was not answered: `nf_conntrack_tcp_timeout_syn_sent` of
-/// Linux, from the last packet of a request.
-const MEMORY: Duration = Duration::from_secs(120).saturating_add(REQUEST_DEADLINE);
+/// Time for which a node keeps the entry of a connection that was not answered, from its last packet:
+/// `nf_conntrack_tcp_timeout_syn_sent` of Linux.
+const MEMORY: Duration = Duration::from_secs(120);
 
 /// A request.
 #[derive(Clone, Debug)]
@@ -66,12 +63,16 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `clients`, each of which sends a request, on a connection of its own, every `period`.
+    /// Starts `clients`, each of which sends a request, on a connection of its own, every `period`. A
+    /// request that takes longer than `deadline` counts as failed.
     ///
     /// # Panics
     /// If local ports would be used again too early.
-    pub fn start(server: SocketAddr, path: &'static str, clients: u32, period: Duration) -> Self {
-        assert!(reuse_period(clients, period) > MEMORY, "too many requests: use fewer clients or a longer period");
+    pub fn start(server: SocketAddr, path: &'static str, clients: u32, period: Duration, deadline: Duration) -> Self {
+        assert!(
+            reuse_period(clients, period) > MEMORY + deadline,
+            "too many requests: use fewer clients or a longer period"
+        );
         let ports = Arc::new(Ports::default());
         let requests = Arc::new(Mutex::new(Vec::new()));
         let mut running = JoinSet::new();
@@ -82,7 +83,7 @@ impl Load {
                 loop {
                     let sent = Instant::now();
                     let response = match ports.socket() {
-                        Ok(socket) => http::get_from(socket, server, path, REQUEST_DEADLINE).await,
+                        Ok(socket) => http::get_from(socket, server, path, deadline).await,
                         Err(error) => Err(error),
                     };
                     let response = response.map_err(|error| format!("{error:#}"));
@@ -261,7 +262,8 @@ mod tests {
     #[test]
     fn no_connection_is_remembered_when_its_port_is_used_again() {
         // The load of `cargo xtask bench --real`.
-        assert!(reuse_period(10, Duration::from_millis(50)) > MEMORY);
+        let deadline = Duration::from_secs(2);
+        assert!(reuse_period(10, Duration::from_millis(50)) > MEMORY + deadline);
         assert!(reuse_period(20, Duration::from_millis(50)) < MEMORY);
     }
 
@@ -269,7 +271,8 @@ mod tests {
     async fn requests_have_ports_of_their_own() {
         const REQUESTS: usize = 100;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let load = Load::start(listener.local_addr().unwrap(), "/", 2, Duration::from_millis(10));
+        let address = listener.local_addr().unwrap();
+        let load = Load::start(address, "/", 2, Duration::from_millis(10), Duration::from_secs(60));
         let mut ports = BTreeSet::new();
         for _ in 0..REQUESTS {
             let (mut connection, client) = listener.accept().await.unwrap();

@@ -136,7 +136,7 @@ async fn ensure_after_delay(
 /// earlier process created last. It deletes the target group soon after AWS lists it, before the next check for drift.
 /// If there is no such target group, the further check costs one listing, which is three reads.
 pub async fn resource_of_an_earlier_process_is_deleted_once_it_is_visible(_: Space) -> Result<()> {
-    const VISIBLE: Duration = Duration::from_secs(5);
+    const VISIBLE: Duration = Duration::from_secs(20);
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
     let one = spec(1, &[]);

@@ -56,7 +56,8 @@ pub async fn instances_have_tags_while_they_have_nodes(_: Space) -> Result<()> {
     }
     ensure!(bed.moto.proxy.faults_applied() == 1, "no response was lost");
     let calls = bed.moto.proxy.calls_of("CreateTags");
-    ensure!(calls <= 10, "{calls} calls for {} instances", instances.len());
+    // One call serves the instances of a fifth of a second; on a slow machine the nodes are initialized one after the other.
+    ensure!(calls < 20, "{calls} calls for {} instances", instances.len());
 
     // After a restart, tags are not set again.
     manager.stop().await?;

@@ -12,7 +12,7 @@ use super::{branch, device, folder, is_claimed};
 use crate::cgroups::Layout;
 
 /// Maximum time until killed processes have vanished.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Everything of a running cluster that must not outlive it.
 #[derive(Clone, Debug, PartialEq, Eq)]

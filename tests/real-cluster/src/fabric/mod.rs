@@ -28,7 +28,7 @@ use decide::{Check, Table};
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Maximum duration of a health check. A node that exceeds it gets no traffic until it responds again.
-const CHECK_DEADLINE: Duration = Duration::from_secs(1);
+const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Keeps the router's routes equal to those of the mock cloud, until this value is dropped.
 #[derive(Debug)]

@@ -25,6 +25,9 @@ const SCALE: u32 = 50;
 const CLIENTS: u32 = 10;
 const PERIOD: Duration = Duration::from_millis(50);
 
+/// Maximum duration of a request; one that takes longer counts as failed.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(2);
+
 /// Maximum duration of any step.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -145,7 +148,7 @@ impl<'a> Stage<'a> {
     async fn serve(&mut self) -> Result<()> {
         self.scale_servers(SERVERS).await?;
         let server = self.web.wait_for_response(DEADLINE).await?;
-        let load = self.load.get_or_insert_with(|| Load::start(server, PATH, CLIENTS, PERIOD));
+        let load = self.load.get_or_insert_with(|| Load::start(server, PATH, CLIENTS, PERIOD, REQUEST_DEADLINE));
         let start = Instant::now();
         sleep(Duration::from_secs(2)).await;
         let (requests, _) = load.count_since(start);

@@ -18,7 +18,7 @@ const GARBAGE_COLLECTOR: &[&str] = &["--enable-garbage-collector=true", "--contr
 
 /// Time for the deletion of an object without owner: shorter than the garbage collector's wait for kinds that it cannot
 /// list, which is 30 s.
-const PROMPT: Duration = Duration::from_secs(20);
+const PROMPT: Duration = Duration::from_secs(25);
 
 /// Requests of one attempt: a streaming list, a list by pages, and a watch.
 const REQUESTS_PER_ATTEMPT: usize = 3;

@@ -116,7 +116,9 @@ async fn check_client_certificate(
     let name = format!("{}-joins", space.namespace);
     let uid = "00000000-0000-4000-8000-000000000001";
     let (request, key) = signing_request_with_uid("system:nodes", "system:node:new", &[], Some(uid))?;
-    create(node, object(&name, &request, "kube-apiserver-client-kubelet", CLIENT)).await?;
+    // The API server's cache of role bindings can be behind the user's.
+    let object = object(&name, &request, "kube-apiserver-client-kubelet", CLIENT);
+    eventually("a joining node may request certificates", || create(node, object.clone())).await?;
     let certificate = until_issued(all, &name).await?;
     let user = user(space, &certificate, &key).await?;
     ensure!(user.username.as_deref() == Some("system:node:new"), "{user:?}");

@@ -107,7 +107,7 @@ pub async fn diagnostics_name_a_quota_and_a_finalizer(_: Space) -> Result<()> {
     })
     .await?;
 
-    check_quota_is_named(&page, &set).await?;
+    eventually("the page names the quota", || check_quota_is_named(&page, &set)).await?;
     check_html_page(&page, &set).await?;
 
     let held = r#"{"metadata":{"finalizers":["example.com/hold"]}}"#;

@@ -173,7 +173,7 @@ async fn publish(bed: &Bed, wrong_token: &str) -> Result<Published> {
     kubectl("--namespace=kube-system delete secret bootstrap-token-abcdef")?;
     kubectl("create clusterrole scraper --verb=get --non-resource-url=/metrics,/configz")?;
     kubectl("create clusterrolebinding scraper --clusterrole=scraper --serviceaccount=vault:robot")?;
-    let mut served = process.get("/metrics", Some(&token)).await?;
+    let mut served = eventually("the account may read the pages", || process.get("/metrics", Some(&token))).await?;
     served += &process.get("/configz", Some(&token)).await?;
     ensure!(process.get("/metrics", Some(wrong_token)).await.is_err(), "a wrong token is accepted");
     // The namespace's events are deleted with it.

@@ -63,7 +63,15 @@ pub async fn pod_missing_in_the_cache_keeps_its_claim(space: Space) -> Result<()
     let faults = Faults::default();
     space.create::<PersistentVolumeClaim>(claim("data")).await?;
     let _manager = start(&space, &faults).await?;
-    faults.until_watching(&["pods"]).await?;
+    // The finalizer that the controller adds again shows that its caches are complete: a watch that is frozen earlier is
+    // replaced by lists.
+    space.patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}})).await?;
+    eventually("the finalizer is added again", || async {
+        let claim: PersistentVolumeClaim = space.get("data").await?;
+        ensure!(claim.metadata.finalizers.iter().flatten().any(|name| name == CLAIM_FINALIZER), "there is none");
+        Ok(())
+    })
+    .await?;
     faults.freeze("pods");
     space.create::<Pod>(user_on_a_node("user", "data")).await?;
     space.delete::<PersistentVolumeClaim>("data").await?;
