@@ -6,21 +6,8 @@ use kinds::persistent_volume_claim::{Phase, UNUSED};
 use kinds::pod::ClaimVolume;
 use kinds::{PersistentVolumeClaim, Pod};
 
-use crate::context::Context;
-
-/// The controller that maintains the condition.
-const MAINTAINER: &str = "persistentvolumeclaim-protection-controller";
-/// Feature gate of the condition.
-const GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
-
 /// Type, status, reason and message of a condition.
 pub type Condition = (&'static str, &'static str, &'static str, &'static str);
-
-/// Returns true if this process maintains the condition.
-pub fn is_maintained(context: &Context) -> bool {
-    let options = &context.options;
-    options.gates.enabled(GATE) && options.enabled().any(|controller| controller.name == MAINTAINER)
-}
 
 /// Returns the condition for a used or unused claim.
 pub fn condition(is_unused: bool) -> Condition {

@@ -41,7 +41,7 @@ use runtime::worker::WorkOptions;
 
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Start, Verb, Write};
 use crate::storage::indexes::{claims_by_volume, pods_by_claim};
-use crate::storage::unused;
+use crate::storage::pvc_protection;
 use claim_sync::Claims;
 use matcher::Matcher;
 use metrics::{Operations, Totals};
@@ -133,7 +133,7 @@ fn start(manager: &mut Manager, context: &Context) {
             sync_period: values.get_duration("pvclaimbinder-sync-period").max(MIN_SYNC_PERIOD),
             is_dynamic: values.get_bool("enable-dynamic-provisioning"),
             has_host_path: has_host_path(context),
-            tracks_unused: unused::is_maintained(context),
+            tracks_unused: pvc_protection::maintains_unused(context),
             recyclers: Recyclers::read(values).map_err(|error| format!("{error:#}")),
         },
     });

@@ -21,7 +21,6 @@ use runtime::watch::Builder;
 use runtime::worker::WorkOptions;
 
 use super::indexes::pods_by_claim;
-use super::unused;
 use crate::context::{Context, Descriptor, Finalizer, QueueKeys, Verb, Write};
 use crate::protection::Protection;
 use idle::IdleClaims;
@@ -30,6 +29,10 @@ use sync::{ClaimUsers, Claims};
 use used_claims::UsedClaims;
 
 const FINALIZER: &str = "kubernetes.io/pvc-protection";
+
+/// Feature gate of the condition `Unused`.
+const UNUSED_GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
+
 const QUEUE: &str = "pvcprotection";
 
 /// Number of workers. Concurrent reconciles of claims of one namespace share one list of its pods, so more workers
@@ -56,6 +59,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::NONE
 };
 
+/// Returns true if this process maintains the condition `Unused`.
+pub(super) fn maintains_unused(context: &Context) -> bool {
+    let options = &context.options;
+    options.gates.enabled(UNUSED_GATE) && options.enabled().any(|controller| controller.name == DESCRIPTOR.name)
+}
+
 fn watches(builder: &mut Builder, _: &Context) {
     builder.need::<PersistentVolumeClaim>(Sections::default(), &[]);
     builder.need::<Pod>(Pod::VOLUMES, &[pods_by_claim()]);
@@ -65,7 +74,7 @@ fn start(manager: &mut Manager, context: &Context) {
     let queue = Queue::new(QueueOptions::named(QUEUE));
     let claims = manager.registry().store::<PersistentVolumeClaim>();
     let pods = manager.registry().store::<Pod>();
-    let tracks_unused = unused::is_maintained(context);
+    let tracks_unused = maintains_unused(context);
     let keys = Arc::new(Keys { queue: queue.clone(), tracks_unused });
     let of_claims = keys.clone();
     claims.subscribe(move |change| of_claims.claim_changed(change));
