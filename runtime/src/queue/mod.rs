@@ -490,6 +490,10 @@ impl<K: QueueKey> Queue<K> {
                 && item.ready == Some(priority)
             {
                 item.ready = None;
+                // This run covers the changes for which the key was to run at the end of its quiet period.
+                if item.due == item.quiet_until {
+                    item.due = None;
+                }
                 item.cooldown = Duration::ZERO;
                 item.cool_at = None;
                 item.working = Some(now);

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -35,7 +36,10 @@ pub(super) enum Priority {
     Fresh,
 }
 
-/// The state of a key in the queue.
+/// The state of a key in the queue: that of a ready key, and, by dereferencing, that of its runs.
+///
+/// All objects of a kind are queued at startup. The state of runs is much larger, and is on the heap only for keys that
+/// have begun to run or are delayed.
 #[derive(Default)]
 pub(super) struct Item {
     /// Its priority among the ready keys.
@@ -43,6 +47,12 @@ pub(super) struct Item {
     /// The time at which it was added for its next run: it waits for a worker, for the end of its current run, or for
     /// the end of its cooldown.
     pub(super) added: Option<Instant>,
+    runs: Option<Box<Runs>>,
+}
+
+/// The state of a key's current, last and delayed run.
+#[derive(Default)]
+pub(super) struct Runs {
     /// The time since which it has been reconciled.
     pub(super) working: Option<Instant>,
     /// The key's priority in the next run, if the key was added while it was reconciled.
@@ -63,6 +73,35 @@ pub(super) struct Item {
     pub(super) cooldown: Duration,
     /// The end of the cooldown. The key is not ready before it.
     pub(super) cool_at: Option<Instant>,
+}
+
+impl Runs {
+    const NONE: Runs = Runs {
+        working: None,
+        again: None,
+        due: None,
+        failures: 0,
+        quiet_until: None,
+        window: Duration::ZERO,
+        busy: false,
+        busy_while_working: false,
+        cooldown: Duration::ZERO,
+        cool_at: None,
+    };
+}
+
+impl Deref for Item {
+    type Target = Runs;
+
+    fn deref(&self) -> &Runs {
+        self.runs.as_deref().unwrap_or(&Runs::NONE)
+    }
+}
+
+impl DerefMut for Item {
+    fn deref_mut(&mut self) -> &mut Runs {
+        self.runs.get_or_insert_default()
+    }
 }
 
 impl Item {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use futures::FutureExt;
 use proptest::prelude::*;
 
-use super::state::{KEPT_CAPACITY, MAX_FRESH_IN_ROW};
+use super::state::{Item, KEPT_CAPACITY, MAX_FRESH_IN_ROW};
 use super::*;
 
 fn queue(window: Duration) -> Arc<Queue<&'static str>> {
@@ -200,6 +200,26 @@ async fn coalesced_changes_run_immediately_and_then_once_per_window() {
     tokio::time::advance(Duration::from_millis(101)).await;
     assert_eq!(next_ready(&queue), None);
     assert!(queue.lock().items.is_empty());
+}
+
+#[test]
+fn item_of_a_ready_key_is_small() {
+    // All objects of a kind are ready at startup.
+    assert!(size_of::<Item>() <= 32, "{} bytes", size_of::<Item>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn urgent_run_replaces_the_one_at_the_end_of_the_quiet_period() {
+    let queue = queue(Duration::from_millis(100));
+    queue.add_coalesced("a");
+    assert_eq!(next_ready(&queue), Some("a"));
+    queue.done(&"a");
+    queue.add_coalesced("a");
+    queue.add("a");
+    assert_eq!(next_ready(&queue), Some("a"), "an urgent change does not wait");
+    queue.done(&"a");
+    tokio::time::advance(Duration::from_millis(101)).await;
+    assert_eq!(next_ready(&queue), None, "the urgent run covered both changes");
 }
 
 /// Reconciles the ready key for the duration of a write. `changes` are the times of changes after the start of the
