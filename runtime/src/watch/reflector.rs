@@ -160,7 +160,8 @@ impl Reflector {
             return self.list_and_watch().await;
         }
         if std::mem::take(&mut self.is_history_doubtful) {
-            Box::pin(self.compare_history()).await?;
+            let permit = ListPermit::acquire(&self.lists).await;
+            Box::pin(self.compare_history(permit)).await?;
         }
         self.watch().await
     }
@@ -237,13 +238,15 @@ impl Reflector {
     }
 
     async fn list_and_watch(&mut self) -> Result<(), WatchError> {
+        // Hundreds of kinds wait for a permit at the same time, and the future of a list is much larger than this wait.
+        let permit = ListPermit::acquire(&self.lists).await;
         match self.listing.form() {
             ListForm::Streamed => {
-                let frames = Box::pin(self.list(Self::list_streamed)).await?;
+                let frames = Box::pin(self.list(permit, Self::list_streamed)).await?;
                 return self.follow(frames).await;
             }
-            ListForm::Whole => Box::pin(self.list(Self::list_whole)).await?,
-            ListForm::Paged => Box::pin(self.list(Self::list_pages)).await?,
+            ListForm::Whole => Box::pin(self.list(permit, Self::list_whole)).await?,
+            ListForm::Paged => Box::pin(self.list(permit, Self::list_pages)).await?,
         }
         self.watch().await
     }
@@ -251,9 +254,9 @@ impl Reflector {
     /// Lists the kind by one of the functions for a form.
     async fn list<T>(
         &mut self,
+        permit: ListPermit,
         list: impl AsyncFnOnce(&Self, &mut ListProgress, ListPermit) -> Result<T, WatchError>,
     ) -> Result<T, WatchError> {
-        let permit = ListPermit::acquire(&self.lists).await;
         let mut progress = ListProgress::new(&*self.store, self.limits, std::mem::take(&mut self.unconfirmed));
         let listed = list(&*self, &mut progress, permit).await;
         self.unconfirmed = progress.end(&*self.store, listed.as_ref().err());
@@ -275,9 +278,9 @@ impl Reflector {
     /// A server whose storage was restored from a backup sends nothing to a watch that continues from a later version,
     /// not even bookmarks. Changes up to that version would never be received. If the version cannot be read, the
     /// watch continues without this check.
-    async fn compare_history(&self) -> Result<(), WatchError> {
+    async fn compare_history(&self, permit: ListPermit) -> Result<(), WatchError> {
         let before = self.store.progress().version();
-        match self.newest_version().await {
+        match self.newest_version(permit).await {
             Ok(now) if now > 0 && now < before => Err(WatchError::BackInTime { now, before }),
             Ok(_) => Ok(()),
             Err(error) => {
@@ -287,8 +290,7 @@ impl Reflector {
         }
     }
 
-    async fn newest_version(&self) -> Result<u64, WatchError> {
-        let mut permit = ListPermit::acquire(&self.lists).await;
+    async fn newest_version(&self, mut permit: ListPermit) -> Result<u64, WatchError> {
         let page_read = request::page(&self.clients, self.scope.newest(), self.scope.list_type());
         let body = permit.wait_for(page_read).await?;
         let body = if self.scope.form == Form::Json { json::page(&body)? } else { body };
