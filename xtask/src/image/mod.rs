@@ -24,7 +24,7 @@ use program::Program;
 /// empty root if this host allows that.
 ///
 /// Requirements: the Rust target (rustup target add ARCH-unknown-linux-musl) and a C compiler for it; missing ones are
-/// named. A release build takes about five minutes per program.
+/// named. A release build takes about ten minutes per program on two cores; the last minutes use one core.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:
   cargo xtask image                                      # both programs, for each architecture with a toolchain

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kinds::Service;
-use providers::{Deletion, LoadBalancerId, LoadBalancerSpec};
+use providers::{Deletion, LoadBalancerId, LoadBalancerSpec, Observed, Targeting};
 use runtime::events::EventType::Normal;
 use runtime::worker::Outcome;
 use tokio::time::Instant;
@@ -39,10 +39,10 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         let none = BTreeMap::new();
         let edits = annotations::edits(service, &none, self.cloud.features().written_annotations);
         match self.kubernetes.release(service, clear_status, &edits).await {
-            Ok(()) => {
+            Ok(()) if state.announced != Some(Announced::DeletingNothing) => {
                 self.record(id, Some(service), Normal, "DeletedLoadBalancer", "Deleted load balancer");
             }
-            Err(Refusal::Deleted) => {}
+            Ok(()) | Err(Refusal::Deleted) => {}
             Err(error) => {
                 return Err(self.record_failed_write(subject, state, "remove load balancer cleanup finalizer", &error));
             }
@@ -93,9 +93,14 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         if let Some(wait) = state.remaining_pause(None, Instant::now()) {
             return Some(after(wait));
         }
-        if state.announced != Some(Announced::Deleting) {
-            state.announced = Some(Announced::Deleting);
-            self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
+        if !state.is_deleting() {
+            let is_needless = state.load_balancer.is_none() && self.only_others_have_one(id, service).await;
+            if is_needless {
+                state.announced = Some(Announced::DeletingNothing);
+            } else {
+                state.announced = Some(Announced::Deleting);
+                self.record(id, service, Normal, "DeletingLoadBalancer", "Deleting load balancer");
+            }
         }
         state.last_spec = self.last_spec(id, service, state);
         state.ensured = None;
@@ -120,6 +125,16 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
                 Some(self.record_failed_call((id, service), state, &error, (reason, message), None))
             }
         }
+    }
+
+    /// Returns true if another controller makes the Service's load balancer, and the cloud has none of this controller.
+    /// After a takeover, such a Service can have the finalizer, because upstream's service controller adds it before it
+    /// reads the annotations.
+    async fn only_others_have_one(&self, id: &LoadBalancerId, service: Option<&Service>) -> bool {
+        let annotations = self.cloud.features().annotations;
+        let spec = service.and_then(|service| decide::spec(service, &self.cluster, &annotations).ok());
+        let is_elsewhere = spec.is_some_and(|spec| self.cloud.targeting(&spec) == Ok(Targeting::Elsewhere));
+        is_elsewhere && self.cloud.observe(id).await == Ok(Observed::Absent)
     }
 
     /// Returns the last known desired state of a load balancer: the Service's request, or else the last request in

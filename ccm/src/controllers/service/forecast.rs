@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kinds::Service;
 use kinds::meta::ObjectKey;
-use providers::{LoadBalancerSpec, LoadBalancers, Targeting};
+use providers::{LoadBalancerSpec, LoadBalancers, Observed, Targeting};
 
 use super::decide::{self, DesiredState};
 use crate::cloud::retry;
@@ -35,15 +35,18 @@ async fn forecast_service(
     let features = cloud.features();
     let has_finalizer = decide::has_finalizer(&service.meta);
     let is_deleted = service.meta.is_deleting();
-    let without_request = match decide::desired_state(service, &features.classes, false) {
-        DesiredState::Nothing if is_deleted => Some(("left", "the Service is being deleted and lacks the finalizer")),
-        DesiredState::Nothing => Some(("left", "another controller handles its class, or Services without a class")),
-        DesiredState::Cleanup if is_deleted => Some(("deleted", "the Service is being deleted")),
-        DesiredState::Cleanup => Some(("deleted", "the Service no longer requests a load balancer")),
-        DesiredState::LoadBalancer => None,
-    };
-    if let Some((change, reason)) = without_request {
-        return (change, reason.to_owned());
+    match decide::desired_state(service, &features.classes, false) {
+        DesiredState::Nothing if is_deleted => return left("the Service is being deleted and lacks the finalizer"),
+        DesiredState::Nothing => return left("another controller handles its class, or Services without a class"),
+        DesiredState::Cleanup => {
+            let reason = if is_deleted {
+                "the Service is being deleted"
+            } else {
+                "the Service no longer requests a load balancer"
+            };
+            return forecast_cleanup(service, cluster, cloud, reason).await;
+        }
+        DesiredState::LoadBalancer => {}
     }
     let read = decide::spec(service, cluster, &features.annotations).and_then(|mut spec| {
         add_others(service, by_key, &mut spec, cloud);
@@ -52,17 +55,40 @@ async fn forecast_service(
     let spec = match read {
         Err(error) => return ("refused", retry::message(&error)),
         Ok((Targeting::Elsewhere, _)) if has_finalizer => {
-            let reason = "its annotations name another controller: the load balancer of this one is deleted, \
-                          and the finalizer is removed";
-            return ("deleted", reason.to_owned());
+            return forecast_cleanup(service, cluster, cloud, "its annotations name another controller").await;
         }
-        Ok((Targeting::Elsewhere, _)) => return ("left", "its annotations name another controller".to_owned()),
+        Ok((Targeting::Elsewhere, _)) => return left("its annotations name another controller"),
         Ok((_, spec)) => spec,
     };
     match cloud.forecast(&spec).await {
         Ok(forecast) => (forecast.change.as_str(), forecast.reasons.join("; ")),
         Err(error) => ("unknown", retry::message(&error)),
     }
+}
+
+/// Returns the change for a Service with the finalizer that needs no load balancer of this controller, for this reason. Only
+/// load balancers of this controller are deleted, and of the one that it takes over from: the finalizer alone does not prove
+/// that there is one, because upstream's service controller adds it to Services of other controllers, too.
+async fn forecast_cleanup(
+    service: &Service,
+    cluster: &str,
+    cloud: &dyn LoadBalancers,
+    reason: &str,
+) -> (&'static str, String) {
+    match cloud.observe(&decide::id(&service.meta, cluster)).await {
+        Ok(Observed::Present(_)) => {
+            ("deleted", format!("{reason}: the load balancer that has the marks of this controller is deleted"))
+        }
+        Ok(Observed::Absent) => (
+            "left",
+            format!("{reason}: no load balancer has the marks of this controller, and only its finalizer is removed"),
+        ),
+        Err(error) => ("unknown", retry::message(&error)),
+    }
+}
+
+fn left(reason: &str) -> (&'static str, String) {
+    ("left", reason.to_owned())
 }
 
 /// Adds the existing Services to which the load balancer also sends traffic.

@@ -89,6 +89,9 @@ pub enum Announced {
     Ensuring(Arc<LoadBalancerSpec>),
     /// The load balancer is deleted.
     Deleting,
+    /// The same, but another controller makes the Service's load balancer, and the cloud has none of this one: no event
+    /// is recorded.
+    DeletingNothing,
 }
 
 /// The pause after a failure.
@@ -108,6 +111,11 @@ impl LoadBalancerState {
         if self.uid != *uid {
             *self = Self { uid: uid.clone(), ..Self::default() };
         }
+    }
+
+    /// Returns true if a deletion has begun.
+    pub fn is_deleting(&self) -> bool {
+        matches!(self.announced, Some(Announced::Deleting | Announced::DeletingNothing))
     }
 
     /// Clears the failures and the pause.

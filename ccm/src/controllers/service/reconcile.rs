@@ -179,7 +179,7 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         state: &mut LoadBalancerState,
     ) -> Request {
         let last = state.last_spec.clone().filter(|spec| spec.id == subject.id);
-        let last = last.filter(|_| state.announced != Some(Announced::Deleting)).zip(state.last_targeting);
+        let last = last.filter(|_| !state.is_deleting()).zip(state.last_targeting);
         if let Some((last, targeting)) = last {
             self.set_targeting(subject.key, targeting, state);
             let last = self.wanted(subject, last, targeting, state);

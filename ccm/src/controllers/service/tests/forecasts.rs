@@ -12,10 +12,15 @@ use crate::controllers::service::forecast;
 #[tokio::test(start_paused = true)]
 async fn each_service_has_one_line_with_its_change() {
     let sim = Simulation::new(MockConfig::default());
-    sim.create(service("kept"));
+    for name in ["kept", "moved", "plainer", "removed"] {
+        sim.create(service(name));
+    }
     let process = Process::start(&sim, 1);
     pass(1.0).await;
     process.crash().await;
+    sim.change(&key("moved"), |moved| annotated(moved, &[("mock.cloud/targets", "elsewhere")]));
+    sim.change(&key("plainer"), |plainer| plainer.kind = ServiceType::ClusterIp);
+    sim.change(&key("removed"), |removed| removed.meta.deletion = kinds::meta::Time(1));
     sim.create(service("new"));
     let mut class = service("class");
     class.balancing.as_mut().expect("a load balancer").class = Some("example.com/other".into());
@@ -48,16 +53,20 @@ async fn each_service_has_one_line_with_its_change() {
         lines.iter().map(words).collect::<Vec<_>>(),
         [
             "shop/class left",
-            "shop/elsewhere deleted",
-            "shop/ending deleted",
-            "shop/former deleted",
+            "shop/elsewhere left",
+            "shop/ending left",
+            "shop/former left",
             "shop/kept kept",
+            "shop/moved deleted",
             "shop/new created",
+            "shop/plainer deleted",
+            "shop/removed deleted",
             "shop/wrong refused"
         ]
     );
-    assert!(lines[2].ends_with("the Service is being deleted"), "{lines:?}");
-    assert!(lines[6].contains("spec.ports[].port is \"70000\""), "{lines:?}");
+    assert!(lines[1].contains("only its finalizer is removed"), "{lines:?}");
+    assert!(lines[8].contains("the Service is being deleted: the load balancer"), "{lines:?}");
+    assert!(lines[9].contains("spec.ports[].port is \"70000\""), "{lines:?}");
     assert_eq!(sim.acts(), before, "nothing is changed");
     assert!(sim.get(&key("new")).is_some_and(|new| new.meta.finalizers.is_empty()));
 }

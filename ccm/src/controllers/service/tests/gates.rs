@@ -7,7 +7,7 @@ use kinds::gated_pod::{Gate, Status};
 use kinds::meta::Time;
 use kinds::{GatedPod, Uid};
 use provider_mock::MockConfig;
-use providers::{CloudError, Deletion, ErrorKind, Features, MockLoadBalancers, ReadinessGate};
+use providers::{CloudError, Deletion, ErrorKind, Features, MockLoadBalancers, ReadinessGate, Targeting};
 use runtime::lock::lock;
 
 use super::simulation::{CLUSTER, Process, Simulation, pass, service};
@@ -21,6 +21,7 @@ fn cloud(sim: &Simulation) -> MockLoadBalancers {
     let mut cloud = MockLoadBalancers::new();
     cloud.expect_features().returning(move || Features { gates: Some("gate.example.com/"), ..features.clone() });
     cloud.expect_others().returning(|_| Default::default());
+    cloud.expect_targeting().returning(|_| Ok(Targeting::Nodes));
     let in_progress = Deletion::InProgress(Duration::from_millis(100));
     cloud.expect_delete_last().times(3).returning(move |_, _| Ok(in_progress));
     cloud.expect_delete_last().returning(|_, _| Ok(Deletion::Gone));

@@ -300,6 +300,29 @@ async fn service_of_another_controller_is_ignored_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_of_a_released_service_are_only_about_a_load_balancer_of_this_controller() {
+    let (sim, process) = with_load_balancer().await;
+    process.crash().await;
+    sim.change(&key("web"), |web| annotated(web, &[("mock.cloud/targets", "elsewhere")]));
+    // Upstream's service controller has added the finalizer before it read the annotations.
+    let mut foreign = service("foreign");
+    annotated(&mut foreign, &[("mock.cloud/targets", "elsewhere")]);
+    foreign.meta.finalizers = [FINALIZER.into()].into();
+    sim.create(foreign);
+    sim.take_events();
+    let _process = Process::start(&sim, 1);
+    pass(100.0).await;
+    for name in ["web", "foreign"] {
+        assert!(sim.get(&key(name)).is_some_and(|service| !has_finalizer(&service.meta)), "{name} has the finalizer");
+    }
+    let expected = [
+        "Normal DeletingLoadBalancer web: Deleting load balancer",
+        "Normal DeletedLoadBalancer web: Deleted load balancer",
+    ];
+    assert_eq!(sim.take_events(), expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn failed_call_is_reported_once_and_retried_after_a_delay() {
     let throttle = Effect::Throttle { after_millis: Some(70_000) };
     for (effect, seconds, calls) in [

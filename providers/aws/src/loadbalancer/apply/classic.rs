@@ -111,7 +111,7 @@ impl Balancers {
             words => words?,
         };
         if let Some(group) = work.settings.group.as_ref().filter(|_| !work.settings.listeners.is_empty()) {
-            return Ok(self.forecast_group(work, &listing, group));
+            return Ok(model::with_warnings(self.forecast_group(work, &listing, group), work.settings));
         }
         let observed = listing.of(&work.session.cluster, work.id, Purpose::Ensure(work.settings.flavour));
         let network = observed.balancers.first().map(|one| one.name.as_str());
@@ -130,7 +130,8 @@ impl Balancers {
         let mut forecast = model::forecast(work.settings, network, classic.as_ref(), now());
         let is_kept = forecast.change == PlannedChange::Kept && classic.is_none() && work.settings.existing.is_none();
         if let Some(reason) = model::scheme_change(work.settings, &observed.balancers).filter(|_| is_kept) {
-            forecast = Forecast { change: PlannedChange::Replaced, reasons: vec![reason] };
+            forecast.change = PlannedChange::Replaced;
+            forecast.reasons[0] = reason;
         }
         forecast.reasons.extend(words);
         Ok(forecast)

@@ -134,13 +134,14 @@ pub(crate) fn scheme_change(settings: &Settings, balancers: &[ObservedBalancer])
 pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Option<&Classic>, now: u64) -> Forecast {
     let with = |change, reason: String| Forecast { change, reasons: vec![reason] };
     let Some(classic) = classic else {
-        return match (&settings.classic_only, network) {
-            (Some(error), _) => with(PlannedChange::Refused, error.message.clone()),
+        let forecast = match (&settings.classic_only, network) {
+            (Some(error), _) => return with(PlannedChange::Refused, error.message.clone()),
             (None, Some(name)) => {
                 with(PlannedChange::Kept, format!("the Network Load Balancer {name} has the Service's tags"))
             }
             (None, None) => with(PlannedChange::Created, "no load balancer has the Service's tags".to_owned()),
         };
+        return with_warnings(forecast, settings);
     };
     let stage = stage(settings.replace_classic, network.is_some(), classic.replaced(), now);
     let name = &classic.name;
@@ -163,6 +164,13 @@ pub(crate) fn forecast(settings: &Settings, network: Option<&str>, classic: Opti
         Stage::Delete => with(PlannedChange::Replaced, format!("the Classic Load Balancer {name} is deleted now")),
     };
     forecast.reasons.extend(warnings(settings, classic, stage));
+    // What annotations mean to a Network Load Balancer does not matter to a Service that has none.
+    if stage == Stage::Keep { forecast } else { with_warnings(forecast, settings) }
+}
+
+/// Returns the forecast with the warnings about the Service's annotations, which its Events will contain, too.
+pub(crate) fn with_warnings(mut forecast: Forecast, settings: &Settings) -> Forecast {
+    forecast.reasons.extend(settings.warnings.iter().cloned());
     forecast
 }
 
@@ -187,7 +195,8 @@ mod tests {
             tags: [(crate::loadbalancer::observed::classic::REPLACED.to_owned(), "100".to_owned())].into(),
             ..classic.clone()
         };
-        let extra = ("extra-security-groups", "sg-1");
+        let (extra, proxy) = (("extra-security-groups", "sg-1"), ("proxy-protocol", "*"));
+        let idle = ("connection-idle-timeout", "3600");
         for (annotations, network, classic, change, reason) in [
             (&[][..], None, None, PlannedChange::Created, "no load balancer has the Service's tags"),
             (&[], Some("n1"), None, PlannedChange::Kept, "the Network Load Balancer n1"),
@@ -196,6 +205,17 @@ mod tests {
             (&[("type", "clb")], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
             (&[("type", "nlb")], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
             (&[], Some("n1"), Some(&classic), PlannedChange::Kept, "exists next to"),
+            (&[proxy], None, None, PlannedChange::Refused, "proxy-protocol is \"*\": a Classic Load Balancer sends"),
+            (&[proxy], None, Some(&classic), PlannedChange::Kept, "the Classic Load Balancer a1 serves"),
+            (&[idle], None, None, PlannedChange::Created, "connection-idle-timeout has no effect"),
+            (
+                &[idle],
+                Some("n1"),
+                None,
+                PlannedChange::Kept,
+                "use service.beta.kubernetes.io/aws-load-balancer-listener",
+            ),
+            (&[idle, ("replace-classic", "60")], None, Some(&classic), PlannedChange::Replaced, "idle-timeout has no"),
             (&[("replace-classic", "true")], None, Some(&classic), PlannedChange::Replaced, "deleted 3600 s after"),
             (&[("replace-classic", "60")], None, Some(&replaced), PlannedChange::Replaced, "is deleted in 10 s"),
             (
@@ -211,6 +231,8 @@ mod tests {
             let named = forecast.reasons.iter().any(|one| one.contains(reason));
             assert!(forecast.change == change && named, "{annotations:?} {network:?}: {forecast:?}");
         }
+        let kept = forecast(&settings(&[idle]).expect("the annotation was refused"), None, Some(&classic), 150);
+        assert_eq!(kept.reasons.len(), 1, "the annotation has an effect on the Classic Load Balancer: {kept:?}");
     }
 
     #[test]
@@ -252,15 +274,51 @@ mod tests {
 
     #[test]
     fn annotations_of_classic_load_balancers_are_refused_with_a_move() {
+        let moving = ("replace-classic", "true");
+        let (proxy, certificate) = (("proxy-protocol", "*"), ("ssl-cert", "arn:a"));
+        let (http, https) = (("backend-protocol", "http"), ("backend-protocol", "https"));
+        let attribute = |value| ("target-group-attributes", value);
         for (annotations, expected) in [
-            (&[("extra-security-groups", "sg-1")][..], true),
-            (&[("extra-security-groups", "sg-1"), ("type", "nlb")], false),
-            (&[("extra-security-groups", "sg-1"), ("replace-classic", "true")], false),
-            (&[("replace-classic", "59")], false),
-            (&[("replace-classic", "soon")], false),
+            (&[("extra-security-groups", "sg-1")][..], Ok(())),
+            (&[("extra-security-groups", "sg-1"), ("type", "nlb")], Err("security-groups")),
+            (&[("extra-security-groups", "sg-1"), moving], Err("security-groups")),
+            (&[("replace-classic", "59")], Err("from 60")),
+            (&[("replace-classic", "soon")], Err("from 60")),
+            (&[proxy], Ok(())),
+            (&[proxy, ("replace-classic", "false")], Ok(())),
+            (&[proxy, ("type", "nlb")], Ok(())),
+            (&[proxy, moving], Err("attributes to proxy_protocol_v2.enabled=true if the backends accept version 2")),
+            (&[proxy, ("type", "nlb"), moving], Err("proxy_protocol_v2.enabled=true")),
+            (
+                &[proxy, moving, attribute("deregistration_delay.timeout_seconds=5")],
+                Err("proxy_protocol_v2.enabled=true"),
+            ),
+            (&[proxy, moving, attribute("proxy_protocol_v2.enabled=true")], Ok(())),
+            (&[proxy, moving, attribute("proxy_protocol_v2.enabled=false")], Ok(())),
+            (&[proxy, moving, ("proxy-protocol-per-target-group", "80")], Ok(())),
+            (&[http], Ok(())),
+            (&[http, moving], Err("use tcp")),
+            (&[http, certificate, moving], Err("use tcp")),
+            (&[https, certificate], Ok(())),
+            (&[https, certificate, ("type", "nlb")], Ok(())),
+            (&[https, certificate, moving], Err("backend-protocol is \"https\": use ssl")),
+            (&[https, certificate, moving, ("ssl-ports", "443")], Ok(())),
+            (&[("backend-protocol", "ssl"), certificate, moving], Ok(())),
+            (&[("backend-protocol", "tcp"), certificate, moving], Ok(())),
+            (&[("healthcheck-protocol", "SSL")], Ok(())),
+            (&[("healthcheck-protocol", "SSL"), moving], Err("use TCP, HTTP or HTTPS")),
+            (&[("healthcheck-protocol", "SSL"), ("type", "nlb")], Err("use TCP, HTTP or HTTPS")),
         ] {
-            assert_eq!(settings(annotations).is_ok(), expected, "{annotations:?}");
+            let found = settings(annotations).map(drop);
+            let is_expected = match (&found, expected) {
+                (Err(error), Err(words)) => error.is_invalid() && error.message.contains(words),
+                (found, expected) => found.is_ok() == expected.is_ok(),
+            };
+            assert!(is_expected, "{annotations:?}: {found:?}");
         }
+        let counts = |annotations: &[(&str, &str)]| settings(annotations).map(|one| one.classic_only.is_some());
+        assert_eq!(counts(&[https, certificate]), Ok(true), "a new load balancer would not encrypt");
+        assert_eq!(counts(&[http, certificate]), Ok(false));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::loadbalancer::ownership;
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::ports::{domains, listeners};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
-use crate::loadbalancer::spec::{alb, endpoint_service, group};
+use crate::loadbalancer::spec::{alb, classic, endpoint_service, group};
 use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
 
 /// Default time for which a replaced Classic Load Balancer still serves clients: resolvers cache its address for
@@ -80,6 +80,7 @@ fn read_all(spec: &LoadBalancerSpec, policy: &Policy, reading: &mut Reading<'_>)
     let mut settings = read_settings(spec, policy, flavour, target_type, reading);
     settings.alb = alb;
     settings.untyped = flavour == Flavour::CloudProvider && kind != Some("nlb");
+    classic::check(&settings, reading);
     Some(settings)
 }
 
@@ -287,13 +288,15 @@ fn check_fields(spec: &LoadBalancerSpec, flavour: Flavour, reading: &mut Reading
         let instead = format!("; use {PREFIX}target-group-attributes with proxy_protocol_v2.enabled=true");
         reading.warn_without_effect("proxy-protocol", &instead);
     }
-    for suffix in [
-        "connection-draining-enabled",
-        "connection-draining-timeout",
-        "connection-idle-timeout",
-        "access-log-emit-interval",
+    let draining = format!("; use {PREFIX}target-group-attributes with deregistration_delay.timeout_seconds");
+    let idle = format!("; use {PREFIX}listener-attributes.TCP-<port> with tcp.idle_timeout.seconds");
+    for (suffix, instead) in [
+        ("connection-draining-enabled", &*draining),
+        ("connection-draining-timeout", &draining),
+        ("connection-idle-timeout", &idle),
+        ("access-log-emit-interval", ", which writes logs every five minutes"),
     ] {
-        reading.warn_without_effect(suffix, "");
+        reading.warn_without_effect(suffix, instead);
     }
     if spec.ports.is_empty() {
         reading.refuse_field("spec.ports", "empty", "list at least one port");

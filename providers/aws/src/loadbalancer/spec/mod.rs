@@ -5,6 +5,7 @@ pub(super) mod alb;
 pub(super) mod annotation_reader;
 pub(super) mod annotations;
 pub(super) mod backends;
+mod classic;
 pub(super) mod endpoint_service;
 mod group;
 pub(super) mod ports;

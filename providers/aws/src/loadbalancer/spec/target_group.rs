@@ -8,7 +8,8 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{GroupSettings, Policy};
 use crate::loadbalancer::types::{Attributes, HealthCheck, Probe, Protocol, TRAFFIC_PORT, TargetType};
 
-const PROXY: &str = "proxy_protocol_v2.enabled";
+/// The attribute for the header of the proxy protocol, version 2.
+pub(super) const PROXY: &str = "proxy_protocol_v2.enabled";
 const PRESERVE: &str = "preserve_client_ip.enabled";
 
 /// The ports whose targets get the proxy protocol header.
@@ -140,7 +141,12 @@ impl<'a> GroupReader<'a> {
             "TCP"
         });
         let protocol = Probe::parse(&word.to_ascii_uppercase()).unwrap_or_else(|| {
-            reading.refuse("healthcheck-protocol", word, "use TCP, HTTP or HTTPS");
+            let fix = "use TCP, HTTP or HTTPS";
+            if word.eq_ignore_ascii_case("SSL") && !controller {
+                reading.refuse_network("healthcheck-protocol", word, fix);
+            } else {
+                reading.refuse("healthcheck-protocol", word, fix);
+            }
             Probe::Tcp
         });
         if self.target_type == TargetType::Alb && protocol == Probe::Tcp {
