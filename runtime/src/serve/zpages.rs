@@ -45,12 +45,18 @@ pub struct ProcessStatus {
 impl Zpages {
     /// Returns the response for a path; `None` if there is no such page.
     pub(super) fn respond(&self, path: &str, query_text: &str, headers: &HeaderMap) -> Option<FullResponse> {
+        self.respond_at(Timestamp::now(), path, query_text, headers)
+    }
+
+    /// Like [`Zpages::respond`], at this time.
+    fn respond_at(&self, now: Timestamp, path: &str, query_text: &str, headers: &HeaderMap) -> Option<FullResponse> {
         let page = match path {
             "/flagz" => {
                 Page { kind: "Flagz", name: "flagz", zpages: self, content: Content::Flags(self.flags.as_ref()?) }
             }
             "/statusz" => {
-                let content = Content::Status(self.status.as_ref()?);
+                let status = self.status.as_ref()?;
+                let content = Content::Status(status, status.uptime_seconds(now));
                 Page { kind: "Statusz", name: "statusz", zpages: self, content }
             }
             _ => return None,
@@ -61,7 +67,8 @@ impl Zpages {
 
 enum Content<'a> {
     Flags(&'a BTreeMap<String, String>),
-    Status(&'a ProcessStatus),
+    /// A process, and the seconds since its start.
+    Status(&'a ProcessStatus, i64),
 }
 
 struct Page<'a> {
@@ -112,7 +119,7 @@ impl Page<'_> {
         // Writing to a String cannot fail.
         let _ = match &self.content {
             Content::Flags(flags) => flags.iter().try_for_each(|(flag, value)| writeln!(text, "{flag}={value}")),
-            Content::Status(status) => status.write(&mut text),
+            Content::Status(status, uptime_seconds) => status.write(&mut text, *uptime_seconds),
         };
         text
     }
@@ -127,11 +134,10 @@ impl Page<'_> {
         match &self.content {
             Content::Flags(flags) if flags.is_empty() => {}
             Content::Flags(flags) => object.push(("flags", serde_json::json!(flags))),
-            Content::Status(status) => {
-                let seconds = (Timestamp::now() - status.started).total(jiff::Unit::Second).unwrap_or_default();
+            Content::Status(status, uptime_seconds) => {
                 object.extend([
                     ("startTime", format!("{:.0}", status.started).into()),
-                    ("uptimeSeconds", (seconds.max(0.0) as i64).into()),
+                    ("uptimeSeconds", (*uptime_seconds).into()),
                     ("goVersion", "".into()),
                     ("binaryVersion", status.binary_version.as_str().into()),
                 ]);
@@ -160,8 +166,12 @@ impl ProcessStatus {
         }
     }
 
-    fn write(&self, text: &mut String) -> std::fmt::Result {
-        let up = (Timestamp::now().as_second() - self.started.as_second()).max(0);
+    /// Returns the number of whole seconds since the start.
+    fn uptime_seconds(&self, now: Timestamp) -> i64 {
+        now.duration_since(self.started).as_secs().max(0)
+    }
+
+    fn write(&self, text: &mut String, up: i64) -> std::fmt::Result {
         let started = self.started.strftime("%a %b %e %H:%M:%S UTC %Y");
         writeln!(text, "\nStarted: {started}")?;
         writeln!(text, "Up: {} hr {:02} min {:02} sec", up / 3600, (up / 60) % 60, up % 60)?;
@@ -299,7 +309,10 @@ mod tests {
         if !accept.is_empty() {
             headers.insert(header::ACCEPT, accept.parse().expect("a header"));
         }
-        let response = zpages.respond(path, query, &headers).expect("a page");
+        // A millisecond before an hour, two minutes and three seconds have passed.
+        let started = zpages.status.as_ref().expect("a status").started;
+        let now = started + jiff::SignedDuration::from_millis(3_722_999);
+        let response = zpages.respond_at(now, path, query, &headers).expect("a page");
         let header =
             |name: &str| response.headers().get(name).map_or("", |value| value.to_str().expect("text")).to_owned();
         let (status, kind, warning) = (response.status().as_u16(), header("content-type"), header("warning"));
@@ -371,14 +384,14 @@ mod tests {
         let zpages = zpages();
         let (.., text) = request_page(&zpages, "/statusz", "", "*/*").await;
         for line in
-            ["Up: 0 hr 00 min 00 sec", "Binary version: 1.37.0", "Emulation version: 1.37", "Paths: /flagz /metrics"]
+            ["Up: 1 hr 02 min 02 sec", "Binary version: 1.37.0", "Emulation version: 1.37", "Paths: /flagz /metrics"]
         {
             assert!(text.lines().any(|own| own == line), "{line} is not in {text}");
         }
         let (.., json) =
             request_page(&zpages, "/statusz", "", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").await;
         let status: Value = serde_json::from_str(&json).expect("JSON");
-        assert_eq!((&status["binaryVersion"], &status["uptimeSeconds"]), (&"1.37.0".into(), &0.into()));
+        assert_eq!((&status["binaryVersion"], &status["uptimeSeconds"]), (&"1.37.0".into(), &3722.into()));
         assert_eq!(status["paths"], serde_json::json!(["/flagz", "/metrics"]));
         assert!(status["startTime"].as_str().is_some_and(|time| time.len() == 20 && time.ends_with('Z')), "{status}");
         let off = Zpages::default();

@@ -18,7 +18,7 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use tempfile::TempDir;
 
-use self::server::{Authority, Script, Server, always, file, response};
+use self::server::{Authority, Script, Server, always, file, refusing_address, response};
 use super::*;
 
 /// A server, its authority, and a kubeconfig that refers to files next to it.
@@ -96,16 +96,16 @@ async fn status(clients: &Clients, method: Method) -> StatusCode {
     clients.send(&Identity::Own, request(method, "/x"), MAX_BODY_BYTES).await.expect("a response").status()
 }
 
-/// Repeats `attempt` until it returns true, for at most ten seconds.
+/// Repeats `attempt` until it returns true, for at most a minute.
 async fn until<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
     let tries = async {
         while !attempt().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), tries)
+    tokio::time::timeout(Duration::from_secs(60), tries)
         .await
-        .unwrap_or_else(|_| panic!("not within ten seconds: {what}"));
+        .unwrap_or_else(|_| panic!("not within a minute: {what}"));
 }
 
 /// Returns runtimes that run all requests on the test's own runtime.

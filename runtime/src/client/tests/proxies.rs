@@ -167,7 +167,7 @@ async fn refusing_proxy_is_named_and_nothing_is_sent() {
     let bed = Bed::new(User::Certificate, &["h2"], always(200)).await;
     let (address, _) = proxy(bed.server.address, None).await;
     // A target that the proxy refuses (its name contains "wrong"), and a port without a listener.
-    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    let (_socket, closed) = refusing_address();
     for (url, wanted) in
         [(format!("http://{address}"), "proxy authorization required"), (format!("http://{closed}"), "refused")]
     {

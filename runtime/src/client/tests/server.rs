@@ -17,7 +17,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// A certificate authority of the test.
 pub(super) struct Authority {
@@ -293,9 +293,19 @@ async fn pump(mut tcp: TcpStream, mut session: rustls::ServerConnection, mut cle
     }
 }
 
-/// Writes `text` into `directory` under `name`.
+/// Writes `text` into `directory` under `name`. A previous file is replaced as a whole, because a client may reload it
+/// at any time.
 pub(super) fn file(directory: &Path, name: &str, text: &str) -> PathBuf {
-    let path = directory.join(name);
-    std::fs::write(&path, text).expect("a written file");
+    let (path, next) = (directory.join(name), directory.join(format!("{name}.next")));
+    std::fs::write(&next, text).expect("a written file");
+    std::fs::rename(&next, &path).expect("a replaced file");
     path
+}
+
+/// Returns an address that refuses connections. No other test can listen there as long as the socket exists.
+pub(super) fn refusing_address() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+    let address = socket.local_addr().expect("an address");
+    (socket, address)
 }
