@@ -85,11 +85,8 @@ fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
         let rights = "root rights: start it as root, or let sudo give them without a password".to_owned();
         return Ok([vec![rights], requirements::missing_for_all(programs, demand)?].concat());
     }
-    let missing = requirements::missing_for_all(programs, demand)?;
-    if !missing.is_empty() {
-        return Ok(missing);
-    }
-    Ok(root::try_out(demand.nodes, true).unwrap_or_else(|error| vec![format!("{error:#}")]))
+    let missing_for_root = root::try_out(demand.nodes, true).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    Ok([missing_for_root, requirements::missing_for_all(programs, demand)?].concat())
 }
 
 fn decision(facts: &Facts) -> Decision {
