@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command;
@@ -157,15 +157,40 @@ fn not_enabled_in(root: &Path) -> Result<Vec<&'static str>> {
     Ok(NEEDED.into_iter().filter(|needed| !enabled.split_whitespace().any(|name| name == *needed)).collect())
 }
 
-/// Makes controllers of cgroup v2 available to groups directly below the root.
+/// Maximum number of attempts to make controllers available to a cluster.
+const ATTEMPTS: usize = 10;
+
+/// Makes the branch of a cluster in cgroup v2, and makes controllers available to groups in it. The branch keeps them
+/// available: systemd disables controllers of the root that no group passes on to its children, for instance when
+/// its configuration is reloaded.
 ///
 /// # Errors
 /// When the kernel refuses, as it does in a container whose root has processes.
-pub fn enable(controllers: &[&str]) -> Result<()> {
-    switch(Path::new(ROOT), '+', controllers)
+pub fn enable(cluster: &str) -> Result<()> {
+    let (root, branch) = (Path::new(ROOT), Path::new(ROOT).join(cluster));
+    fs::create_dir_all(&branch).with_context(|| format!("make the cgroup {}", branch.display()))?;
+    until_enabled(|| {
+        switch(root, '+', &not_enabled_in(root)?)?;
+        delegate(&branch)?;
+        not_enabled_in(&branch)
+    })
 }
 
-/// Reverts [`enable`].
+/// Repeats an attempt that returns the controllers that are not available yet: another process can disable some before
+/// the branch uses them, and writing the name of a disabled one is an error.
+fn until_enabled(mut attempt: impl FnMut() -> Result<Vec<&'static str>>) -> Result<()> {
+    let mut last = Ok(());
+    for _ in 0..ATTEMPTS {
+        last = match attempt() {
+            Ok(missing) if missing.is_empty() => return Ok(()),
+            Ok(missing) => Err(anyhow!("another process disables the cgroup controllers {}", missing.join(", "))),
+            Err(error) => Err(error),
+        };
+    }
+    last
+}
+
+/// Disables controllers of cgroup v2 for groups directly below the root.
 ///
 /// # Errors
 /// When the kernel refuses, as it does while another group uses one of them.
@@ -339,6 +364,23 @@ mod tests {
         assert!(not_enabled_in(root.path()).unwrap().is_empty());
         switch(root.path(), '+', &[]).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "cpuset cpu memory pids hugetlb\n");
+    }
+
+    #[test]
+    fn controllers_that_another_process_disables_are_enabled_again() {
+        let attempts = |results: &[Result<&[&'static str], &str>]| {
+            let mut left = results.iter();
+            let done = until_enabled(|| match left.next().unwrap_or(&Err("always")) {
+                Ok(missing) => Ok(missing.to_vec()),
+                Err(error) => Err(anyhow!("{error}")),
+            });
+            (done.map_err(|error| error.to_string()), left.count())
+        };
+        assert_eq!(attempts(&[Ok(&[]), Ok(&[])]), (Ok(()), 1));
+        assert_eq!(attempts(&[Ok(&["cpu", "cpuset"]), Err("no such controller"), Ok(&[])]), (Ok(()), 0));
+        assert_eq!(attempts(&[Err("refused")]), (Err("always".into()), 0), "the last reason is reported");
+        let (failed, left) = attempts(&[Ok(&["cpu"][..]); ATTEMPTS + 1]);
+        assert_eq!((failed.unwrap_err().as_str(), left), ("another process disables the cgroup controllers cpu", 1));
     }
 
     #[test]

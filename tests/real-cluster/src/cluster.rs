@@ -392,14 +392,15 @@ impl RealCluster {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!(
-                    "{} of {} nodes joined in {} s; {}; logs are in {} (KEEP_CONTROL_PLANE=1 keeps them)",
+                let joined = format!(
+                    "{} of {} nodes joined in {} s",
                     list.items.len(),
                     self.setup.nodes,
-                    JOIN_DEADLINE.as_secs(),
-                    obstacles.join("; "),
-                    self.control_plane.folder().display()
+                    JOIN_DEADLINE.as_secs()
                 );
+                let folder = self.control_plane.folder().display();
+                let logs = format!("logs are in {folder} (KEEP_CONTROL_PLANE=1 keeps them)");
+                bail!("{}", [vec![joined], obstacles, vec![logs]].concat().join("; "));
             }
             sleep(Duration::from_millis(100)).await;
         }

@@ -1,6 +1,7 @@
 //! `cargo xtask cluster`: a real cluster on this machine, managed by kcm and ccm.
 
 mod programs;
+mod served;
 pub mod smoke;
 pub mod user_effects;
 mod volumes;
@@ -169,7 +170,7 @@ fn print_introduction(cluster: &RealCluster, nodes: u8) -> Result<()> {
     root::give_to_user(&kubeconfig)?;
     println!(
         "
-Kubernetes 1.37 at {} with {nodes} nodes. Folder with the logs{}: {}
+Kubernetes 1.37 at {} with {nodes} {}. Folder with the logs{}: {}
 
   export KUBECONFIG={}
 {}  {} get pods --all-namespaces
@@ -180,6 +181,7 @@ Images that need no registry:
 The manager can be replaced: cargo xtask cluster swap upstream
 Ctrl-C ends the cluster and removes everything.",
         control_plane.server(),
+        if nodes == 1 { "node" } else { "nodes" },
         if root::user().is_some() { ", which root can read" } else { "" },
         control_plane.folder().display(),
         shell_word(&kubeconfig),

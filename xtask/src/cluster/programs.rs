@@ -114,8 +114,11 @@ impl Order<'_> {
             requirements::check(&programs, &demand, wrong)?;
         } else {
             let missing = requirements::missing_for_all(&programs, &demand)?;
-            requirements::fail_with([root::obstacle().into_iter().collect(), missing, wrong].concat())?;
-            requirements::fail_with(root::try_out(self.nodes, false)?)?;
+            let missing_for_root = match root::obstacle() {
+                Some(obstacle) => vec![obstacle],
+                None => root::try_out(self.nodes, false).unwrap_or_else(|error| vec![format!("{error:#}")]),
+            };
+            requirements::fail_with([missing_for_root, missing, wrong].concat())?;
         }
         demand.build(&programs)
     }

@@ -1,5 +1,5 @@
 //! The smoke test of a real cluster: it starts, a Deployment is updated while requests are served, the manager is
-//! replaced, volumes are provisioned, used and deleted, and no resource is leaked.
+//! replaced, volumes are provisioned, used and deleted, and no resource is leaked, even if the command is killed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use real_cluster::requirements::{self, Demand};
 use real_cluster::{Footprint, RealCluster, Setup, images};
 use tokio::time::Instant;
 
-use super::volumes;
 use super::web::{PATH, Web};
+use super::{served, volumes};
 use crate::root;
 
 /// The variable that enables the smoke test even if the nodes' programs still have to be built, which takes about
@@ -88,11 +88,8 @@ fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
         let rights = "root rights: start it as root, or let sudo give them without a password".to_owned();
         return Ok([vec![rights], requirements::missing_for_all(programs, demand)?].concat());
     }
-    let missing = requirements::missing_for_all(programs, demand)?;
-    if !missing.is_empty() {
-        return Ok(missing);
-    }
-    Ok(root::try_out(demand.nodes, true).unwrap_or_else(|error| vec![format!("{error:#}")]))
+    let missing_for_root = root::try_out(demand.nodes, true).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    Ok([missing_for_root, requirements::missing_for_all(programs, demand)?].concat())
 }
 
 fn decision(facts: &Facts) -> Decision {
@@ -108,19 +105,19 @@ fn decision(facts: &Facts) -> Decision {
 
 /// Runs the smoke test, up to the first failure.
 pub fn run(setup: Setup) -> Result<()> {
-    let footprint = tokio::runtime::Runtime::new()?.block_on(run_test(setup))?;
+    let start = Instant::now();
+    let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
+    let footprint = tokio::runtime::Runtime::new()?.block_on(run_test(setup.clone(), report))?;
     let leaks = footprint.leaks();
     ensure!(leaks.is_empty(), "the cluster left behind: {}", leaks.join(", "));
-    println!("the cluster left nothing behind");
-    Ok(())
+    report("the cluster left nothing behind");
+    served::run(&setup, report)
 }
 
 /// Runs the test and removes the cluster; returns its footprint.
-async fn run_test(setup: Setup) -> Result<Footprint> {
-    let start = Instant::now();
-    let report = |step: &str| println!("{:6.1} s  {step}", start.elapsed().as_secs_f64());
+async fn run_test(setup: Setup, report: impl Fn(&str)) -> Result<Footprint> {
     let program = setup.manager.clone();
-    let cluster = RealCluster::start(setup, report).await?;
+    let cluster = RealCluster::start(setup, &report).await?;
     let web = Web::create(cluster.control_plane(), SERVERS).await?;
     web.wait_for_rollout(DEADLINE).await?;
     let server = web.wait_for_response(DEADLINE).await?;
@@ -142,7 +139,7 @@ async fn run_test(setup: Setup) -> Result<Footprint> {
     report("the manager was replaced by another copy; a broken rebuild of that copy was refused");
     web.delete().await?;
     report("Deployment and Service are deleted");
-    volumes::run(&cluster, DEADLINE, report).await.context("use volumes")?;
+    volumes::run(&cluster, DEADLINE, &report).await.context("use volumes")?;
     cluster.control_plane().check()?;
     cluster.footprint()
 }

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::{branch, device, folder, is_claimed};
+use super::{DATA, branch, device, folder, is_claimed};
 use crate::cgroups::Layout;
 
-/// Maximum time until killed processes have vanished.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Maximum time until the keeper of a killed owner has removed everything: more than the time that it waits for processes
+/// to leave their cgroups.
+const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Everything of a running cluster that must not outlive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +32,23 @@ impl Footprint {
     /// # Errors
     /// When the router's namespace cannot be read.
     pub(crate) fn record(index: u8, data: &Path, keeps_data: bool, router: &Path) -> Result<Self> {
-        let own = network(Path::new("/proc/self"));
         let router = fs::read_link(router).context("read the router's network namespace")?;
-        let mut networks: BTreeSet<String> = processes()
-            .iter()
-            .filter(|process| works_in(process, data))
-            .filter_map(|process| network(process))
-            .collect();
+        let mut networks = networks(data);
         networks.insert(router.display().to_string());
-        networks.retain(|network| Some(network) != own.as_ref());
         Ok(Self { index, data: (!keeps_data).then(|| data.to_owned()), networks })
+    }
+
+    /// Records the footprint of a cluster that another process owns. Its control plane works in the data folder, and its
+    /// network namespace is the router.
+    ///
+    /// # Errors
+    /// When the cluster does not run, or its data is to be kept.
+    pub fn of_running(index: u8) -> Result<Self> {
+        let path = folder(index).join(DATA);
+        let data = PathBuf::from(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
+        let networks = networks(&data);
+        ensure!(!networks.is_empty(), "no process of cluster {index} works in {}", data.display());
+        Ok(Self { index, data: Some(data), networks })
     }
 
     /// Returns the remains of the cluster, one line for each; none after it has ended.
@@ -86,6 +94,13 @@ impl Footprint {
             self.data.iter().map(|data| data.display().to_string()).chain(self.networks.iter().cloned()).collect();
         text.lines().filter(move |line| own.iter().any(|name| line.contains(name.as_str())))
     }
+}
+
+/// Returns the network namespaces of processes that work in a folder, without the one of this process.
+fn networks(data: &Path) -> BTreeSet<String> {
+    let own = network(Path::new("/proc/self"));
+    let processes = processes().into_iter().filter(|process| works_in(process, data));
+    processes.filter_map(|process| network(&process)).filter(|network| Some(network) != own.as_ref()).collect()
 }
 
 fn leaks_of_index(index: u8) -> Vec<String> {

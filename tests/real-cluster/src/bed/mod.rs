@@ -67,7 +67,7 @@ impl Bed {
                 reasons.push(format!("cluster {index} is running"));
                 continue;
             };
-            enable_controllers().inspect_err(|_| drop(forget(index)))?;
+            enable_controllers(index).inspect_err(|_| drop(remove_leaked(index).and_then(|()| forget(index))))?;
             drop(keeper);
             return Ok(Self { index, hides, owner });
         }
@@ -193,20 +193,23 @@ fn make_folder(path: &Path) -> Result<()> {
     made.with_context(|| format!("make {}", path.display()))
 }
 
-/// Enables the controllers of cgroup v2 that kubelets need, and records those that were not enabled before.
-fn enable_controllers() -> Result<()> {
+/// Makes the controllers of cgroup v2 that kubelets need available to a cluster, and records those that were not enabled
+/// before.
+fn enable_controllers(index: u8) -> Result<()> {
     let layout = Layout::of_machine()?;
-    let _lock = lock_all()?;
-    let missing = cgroups::not_enabled(&layout)?;
-    if missing.is_empty() {
+    if layout != Layout::V2 {
         return Ok(());
     }
-    // They are recorded first: then they are disabled even if this process is killed after it has enabled them.
-    let path = Path::new(ROOT).join(CONTROLLERS);
-    let recorded = fs::read_to_string(&path).unwrap_or_default();
-    fs::write(&path, format!("{recorded}{}\n", missing.join("\n")))
-        .with_context(|| format!("write {}", path.display()))?;
-    cgroups::enable(&missing).context("make cgroup controllers available to nodes")
+    let _lock = lock_all()?;
+    let missing = cgroups::not_enabled(&layout)?;
+    if !missing.is_empty() {
+        // They are recorded first: then they are disabled even if this process is killed after it has enabled them.
+        let path = Path::new(ROOT).join(CONTROLLERS);
+        let recorded = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(&path, format!("{recorded}{}\n", missing.join("\n")))
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    cgroups::enable(&branch(index)).context("make cgroup controllers available to nodes")
 }
 
 /// Disables the controllers that were enabled for clusters, after the last one.

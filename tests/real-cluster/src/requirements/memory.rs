@@ -4,8 +4,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::is_root;
-
 /// Memory that the control plane and the managers need, in KiB.
 const CONTROL_PLANE_KIB: u64 = 1 << 20;
 
@@ -20,15 +18,13 @@ const NODE_INSTANCES: u64 = 16;
 
 const INSTANCES_LIMIT: &str = "/proc/sys/fs/inotify/max_user_instances";
 
-/// Returns a sentence for each limit that this number of nodes exceeds. `files` are the bytes of a cluster in folders
-/// whose files are in memory.
-pub(super) fn missing(nodes: u8, files: &[(PathBuf, u64)]) -> Vec<String> {
-    let memory = memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), nodes, files);
-    memory.into_iter().chain(missing_instances(nodes)).collect()
+/// Returns a sentence if this number of nodes needs more memory than is available. `files` are the bytes of a cluster in
+/// folders whose files are in memory.
+pub(super) fn missing(nodes: u8, files: &[(PathBuf, u64)]) -> Option<String> {
+    memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), nodes, files)
 }
 
-/// Returns a sentence if nodes need more instances of inotify than are free. Only root can count those in use: for
-/// other users, all are free.
+/// Returns a sentence if nodes need more instances of inotify than are free. Only root can count those in use.
 pub(super) fn missing_instances(nodes: u8) -> Option<String> {
     let limit = fs::read_to_string(INSTANCES_LIMIT).unwrap_or_default();
     instances(limit.trim().parse().ok(), used_instances(), nodes)
@@ -71,11 +67,8 @@ fn instances(limit: Option<u64>, used: u64, nodes: u8) -> Option<String> {
     })
 }
 
-/// Returns the number of instances that processes of root have. Other users cannot count them: none.
+/// Returns the number of instances that processes of root have.
 fn used_instances() -> u64 {
-    if !is_root() {
-        return 0;
-    }
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let of_root = processes.filter(|process| fs::metadata(process).is_ok_and(|data| data.uid() == 0));
     of_root.map(|process| instances_of(&process)).sum()

@@ -61,15 +61,12 @@ pub fn fail_with(missing: Vec<String>) -> Result<()> {
 /// # Errors
 /// When the environment names no place for programs.
 pub fn missing(programs: &Programs, demand: &Demand) -> Result<Vec<String>> {
-    let mut missing = Vec::new();
-    if !is_root() {
-        missing.push("root rights: start it as root".to_owned());
-    }
-    missing.extend(missing_for_all(programs, demand)?);
-    if missing.is_empty() {
-        missing.extend(trial::failures());
-    }
-    Ok(missing)
+    let found = missing_for_all(programs, demand)?;
+    Ok(if is_root() {
+        [found, trial_failures(demand.nodes)].concat()
+    } else {
+        [vec!["root rights: start it as root".to_owned()], found].concat()
+    })
 }
 
 /// Returns the missing requirements that are found without root rights; see [`missing`].
@@ -83,7 +80,7 @@ pub fn missing_for_all(programs: &Programs, demand: &Demand) -> Result<Vec<Strin
     let mut missing = [
         tools(&TOOLS),
         kernel::missing(),
-        memory::missing(demand.nodes, &files_in_memory),
+        memory::missing(demand.nodes, &files_in_memory).into_iter().collect(),
         disk::missing(&needs, programs, disk::file_system),
         building::missing(programs, demand, built),
     ]
@@ -107,7 +104,7 @@ fn addresses(conflicts: Result<Option<String>>, has_ip: bool) -> Option<String> 
 /// Returns a sentence for each unmet requirement of a cluster with this number of nodes, among the requirements that
 /// only root can check.
 pub fn trial_failures(nodes: u8) -> Vec<String> {
-    trial::failures().into_iter().chain(memory::missing_instances(nodes)).collect()
+    trial::failures(|tool| find(tool).is_some()).into_iter().chain(memory::missing_instances(nodes)).collect()
 }
 
 /// Returns the programs in a list that this machine lacks, each with the Debian package that has it.

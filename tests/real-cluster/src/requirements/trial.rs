@@ -15,6 +15,7 @@ const NAMESPACE_TRIAL: Trial = Trial {
     need: "the right to make namespaces with unshare of util-linux: in a container, start it with --privileged; if AppArmor has \
         a profile for unshare, disable that",
     script: "mount -t proc proc /proc",
+    tools: &["unshare", "sh", "mount"],
 };
 
 /// Trials in the namespaces of a node. The first argument of each is a temporary folder, on the file system of nodes'
@@ -25,6 +26,7 @@ const TRIALS: [Trial; 4] = [
             a network, set TMPDIR to a folder on a disk",
         script: "cd \"$1\" && mkdir lower upper work all \
             && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all && touch all/file",
+        tools: &[],
     },
     Trial {
         need: "network bridges, veth pairs and routes with several next hops, with ip of iproute2: modprobe bridge veth",
@@ -37,11 +39,13 @@ link set bridge0 up
 route replace 198.51.100.1/32 nexthop via 192.0.2.2 nexthop via 192.0.2.3
 route replace unreachable 198.51.100.2/32
 END",
+        tools: &["ip"],
     },
     Trial {
         // Upstream: sigs.k8s.io/knftables, New, of the CNI plugins.
         need: "nft 1.0.1 or later: upgrade nftables",
         script: r#"case "$(nft --version)" in "nftables v0."* | "nftables v1.0.0 "*) nft --version >&2; exit 1 ;; esac"#,
+        tools: &["nft"],
     },
     Trial {
         need: "nftables with the expressions of kube-proxy: modprobe nf_tables nft_nat nft_masq nft_numgen nft_fib_ipv4 \
@@ -60,6 +64,7 @@ add chain ip trial pre { type nat hook prerouting priority -100; }
 add rule ip trial pre ip daddr . meta l4proto . th dport vmap @services
 add rule ip trial pre fib daddr type local numgen random mod 2 vmap { 0 : goto one, 1 : goto one }
 END",
+        tools: &["nft"],
     },
 ];
 
@@ -67,17 +72,34 @@ END",
 struct Trial {
     need: &'static str,
     script: &'static str,
+    /// The programs of the script, without those of [`NAMESPACE_TRIAL`].
+    tools: &'static [&'static str],
 }
 
-/// Returns a sentence for each trial that fails.
-pub(super) fn failures() -> Vec<String> {
-    if let Some(failure) = NAMESPACE_TRIAL.failure() {
-        return vec![failure];
+/// Returns a sentence for each trial that fails. Trials whose programs this machine lacks are left out, because the
+/// programs are reported themselves.
+pub(super) fn failures(has: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut failures = Vec::new();
+    if NAMESPACE_TRIAL.is_possible(&has) {
+        match NAMESPACE_TRIAL.failure() {
+            Some(failure) => failures.push(failure),
+            None => failures.extend(possible(&has).filter_map(Trial::failure)),
+        }
     }
-    TRIALS.iter().filter_map(Trial::failure).chain(cgroup()).collect()
+    failures.extend(cgroup());
+    failures
+}
+
+/// Returns the trials whose programs this machine has.
+fn possible(has: &impl Fn(&str) -> bool) -> impl Iterator<Item = &'static Trial> {
+    TRIALS.iter().filter(move |trial| trial.is_possible(has))
 }
 
 impl Trial {
+    fn is_possible(&self, has: &impl Fn(&str) -> bool) -> bool {
+        self.tools.iter().all(|tool| has(tool))
+    }
+
     fn failure(&self) -> Option<String> {
         self.failure_in(&env::temp_dir())
     }
@@ -120,10 +142,24 @@ mod tests {
 
     #[test]
     fn trial_reports_its_need_and_the_error() {
-        let trial = Trial { need: "a need", script: "echo refused >&2; echo; echo twice >&2; exit 1" };
+        let trial = Trial { need: "a need", script: "echo refused >&2; echo; echo twice >&2; exit 1", tools: &[] };
         let failure = trial.failure().unwrap();
         // Without the rights to make namespaces, unshare itself reports the error.
         assert!(failure.starts_with("a need (") && failure.lines().count() == 1, "{failure}");
+    }
+
+    #[test]
+    fn only_trials_with_missing_programs_are_left_out() {
+        let needs = |missing: &str| -> Vec<&str> {
+            possible(&|tool: &str| tool != missing).map(|trial| &trial.need[..12]).collect()
+        };
+        let (overlay, network, version, rules) = ("the overlay ", "network brid", "nft 1.0.1 or", "nftables wit");
+        assert_eq!(needs("none"), [overlay, network, version, rules]);
+        assert_eq!(needs("nft"), [overlay, network]);
+        assert_eq!(needs("ip"), [overlay, version, rules]);
+        for tool in ["unshare", "mount", "sh"] {
+            assert!(!NAMESPACE_TRIAL.is_possible(&|name: &str| name != tool), "{tool}");
+        }
     }
 
     #[test]
@@ -138,11 +174,12 @@ mod tests {
     #[test]
     fn trial_has_a_folder_in_the_place_of_nodes() {
         let parent = tempfile::tempdir().unwrap();
-        let trial = Trial { need: "a need", script: "echo \"in $1\" >&2; exit 1" };
+        let trial = Trial { need: "a need", script: "echo \"in $1\" >&2; exit 1", tools: &[] };
         let failure = trial.failure_in(parent.path()).unwrap();
         // Without the rights to make namespaces, which root in a container may lack, the script does not run.
         let has_run = failure.contains(&format!("in {}", parent.path().display()));
-        assert!(has_run || Trial { need: "namespaces", script: "true" }.failure().is_some(), "{failure}");
+        let namespaces = Trial { need: "namespaces", script: "true", tools: &[] };
+        assert!(has_run || namespaces.failure().is_some(), "{failure}");
         assert!(trial.failure_in(Path::new("/nonexistent")).unwrap().contains("set TMPDIR"));
     }
 }
