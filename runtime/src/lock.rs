@@ -1,6 +1,6 @@
 //! Locks that stay usable after a panic.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 /// Locks a mutex, even after a holder panicked. Each critical section leaves its data consistent, and a worker's panic
 /// must not stop the others.
@@ -15,6 +15,16 @@ pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+/// Locks for reading, even after a writer panicked, for the reason of [`lock`].
+pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks for writing, even after a writer panicked, for the reason of [`lock`].
+pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -36,5 +46,18 @@ mod tests {
         assert_eq!(try_lock(&mutex).as_deref(), Some(&1));
         let _held = lock(&mutex);
         assert!(try_lock(&mutex).is_none());
+    }
+
+    #[test]
+    fn read_write_lock_is_usable_after_its_writer_panicked() {
+        let shared = Arc::new(RwLock::new(1));
+        let held = shared.clone();
+        let panicked = std::thread::spawn(move || {
+            let _guard = write(&held);
+            panic!("while holding the lock");
+        });
+        assert!(panicked.join().is_err());
+        *write(&shared) += 1;
+        assert_eq!(*read(&shared), 2);
     }
 }

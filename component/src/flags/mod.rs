@@ -1,4 +1,5 @@
-//! The command line by upstream's rules. Every flag is parsed; those that all binaries use are fields of [`Options`].
+//! The command line by upstream's rules. Every flag is parsed; those that the binaries' common code
+//! reads are fields of [`Options`].
 
 pub mod common;
 mod component;
@@ -76,8 +77,8 @@ pub struct LeaderElect {
     pub resource_namespace: String,
 }
 
-/// A validated command line. The fields are flags that all binaries use; the others are read by name through
-/// [`Options::values`].
+/// A validated command line. The fields are the flags that the binaries' common code reads; the others are read by name
+/// through [`Options::values`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The binary.
@@ -108,7 +109,7 @@ pub struct Options {
     pub vmodule: Vec<(String, u32)>,
     /// `--logging-format`: `text` or `json`.
     pub logging_format: String,
-    /// The version to report instead of the binary's own, from `--version=vX.Y.Z...`.
+    /// The version to report: that of `--version=vX.Y.Z...`, or upstream's version whose behaviour the binary has.
     pub reported_version: String,
     /// `--feature-gates`, at `--emulated-version` and `--min-compatibility-version`.
     pub gates: Gates,

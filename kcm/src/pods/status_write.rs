@@ -22,10 +22,23 @@ pub enum StatusWrite {
     Deleted,
 }
 
-/// Replaces the status of an object of kind `K`, and records the resulting version.
+/// Replaces the status of an object of kind `K`.
 ///
 /// # Errors
 /// When the write fails, except because of a conflict or because the object does not exist.
+pub async fn replace_status<K: Kind>(writer: &Writer, key: &ObjectKey, body: &[u8]) -> Result<StatusWrite, WriteError> {
+    match writer.replace(&K::RESOURCE, key, Some("status"), body).await {
+        Ok(response) => Ok(StatusWrite::Written(response)),
+        Err(error) if error.is_conflict() => Ok(StatusWrite::Outdated),
+        Err(error) if error.is_not_found() => Ok(StatusWrite::Deleted),
+        Err(error) => Err(error),
+    }
+}
+
+/// Like [`replace_status`], and records the resulting version for the key's next reconcile.
+///
+/// # Errors
+/// When [`replace_status`] fails.
 pub async fn put_status<K: Kind>(
     writer: &Writer,
     consistency: &Consistency,
@@ -33,17 +46,13 @@ pub async fn put_status<K: Kind>(
     key: &ObjectKey,
     body: &[u8],
 ) -> Result<StatusWrite, WriteError> {
-    match writer.replace(&K::RESOURCE, key, Some("status"), body).await {
-        Ok(response) => {
-            if let Ok(meta) = response.meta() {
-                consistency.wrote(key, store, meta.version);
-            }
-            Ok(StatusWrite::Written(response))
-        }
-        Err(error) if error.is_conflict() => Ok(StatusWrite::Outdated),
-        Err(error) if error.is_not_found() => Ok(StatusWrite::Deleted),
-        Err(error) => Err(error),
+    let written = replace_status::<K>(writer, key, body).await?;
+    if let StatusWrite::Written(response) = &written
+        && let Ok(meta) = response.meta()
+    {
+        consistency.wrote(key, store, meta.version);
     }
+    Ok(written)
 }
 
 /// Ends a reconcile: requeues the key after `next`, even if there is a `failure`.

@@ -4,7 +4,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ use super::plugin_credentials::PluginCredentials;
 use super::polled::LongResponseConnector;
 use super::proxy::{Proxy, Route};
 use super::streams::Streams;
-use crate::lock::lock;
+use crate::lock::{lock, read, write};
 use crate::metrics::RestClient;
 
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
@@ -215,13 +215,13 @@ impl Connections {
             return Ok(false);
         }
         let tls = self.credentials.tls(identity.as_ref())?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = self.credentials.lanes(tls)?;
+        *write(&self.current) = self.credentials.lanes(tls)?;
         *lock(&self.loaded) = fingerprint;
         Ok(true)
     }
 
     fn current(&self) -> Arc<LaneConnections> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(&self.current).clone()
     }
 }
 

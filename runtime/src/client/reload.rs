@@ -1,7 +1,7 @@
 //! Reloads credentials that change while the process runs, in files or by an exec plugin.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::bearer::bearer;
 use super::connect_error::ConnectError;
 use super::pool::Connections;
+use crate::lock::{read, write};
 use crate::metrics::{CaReload, RestClient};
 
 /// A bearer token kept in a file, as the header that contains it.
@@ -26,13 +27,13 @@ impl TokenFile {
     }
 
     pub(super) fn header(&self) -> HeaderValue {
-        self.header.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(&self.header).clone()
     }
 
     /// Reads the token again. Blocks the thread. If that fails, the last valid token stays in use.
     fn reload(&self) -> Result<(), ConnectError> {
         let header = read_token(&self.file)?;
-        *self.header.write().unwrap_or_else(PoisonError::into_inner) = header;
+        *write(&self.header) = header;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ mod names;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
 use crate::client::{Clients, Identity, Lane, SendError, refusal, retry_after};
+use crate::lock::{read, write};
 use names::{KeepName, is_name, static_name};
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -416,7 +417,7 @@ impl Discovery {
 
     /// Returns the last known snapshot; empty until the documents of both paths were read once.
     pub fn current(&self) -> Arc<Snapshot> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(&self.current).clone()
     }
 
     /// Returns the resources that the server serves; requests them again if the known state is older than `age`.
@@ -448,7 +449,7 @@ impl Discovery {
         cache.requested_at = Some(Instant::now());
         if std::mem::take(&mut cache.is_changed) {
             let snapshot = Snapshot::join(cache.roots.iter().map(|root| root.groups.clone()).collect());
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+            *write(&self.current) = Arc::new(snapshot);
         }
         Ok(self.current())
     }

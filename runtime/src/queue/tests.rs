@@ -476,7 +476,7 @@ proptest! {
                     Step::Fail(key) => { queue.add_rate_limited(key); wanted.insert(key); }
                     Step::CoolDown(key, ms) => queue.cool_down(&key, Duration::from_millis(ms)),
                     Step::Take => if let Some(key) = next_ready(&queue) {
-                        assert!(!working.contains(&key), "{key} runs twice at once");
+                        assert!(!working.contains(&key), "{key} runs twice concurrently");
                         assert!(wanted.remove(&key) , "{key} was not added");
                         working.push(key);
                         // A delayed run may still be due: it counts as requested.

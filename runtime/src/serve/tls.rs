@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::crypto::ring::{self, cipher_suite};
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::options::{ServeError, TlsOptions};
 use super::peer::AnyClientCertificate;
 use super::sni::{ByName, CertificateResolver, NamedFiles};
+use crate::lock::{read, write};
 
 /// Upstream's names of TLS 1.2 cipher suites, with their implementations.
 const SUITES: &[(&str, SupportedCipherSuite)] = &[
@@ -282,7 +283,7 @@ impl Tls {
 
     /// Returns the configuration for a connection to this local address.
     pub(super) fn config(&self, local: Option<IpAddr>) -> Arc<ServerConfig> {
-        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        let loaded = read(&self.loaded);
         let own = local.and_then(|local| loaded.configs.by_address.get(&local.to_canonical()));
         own.unwrap_or(&loaded.configs.default).clone()
     }
@@ -294,13 +295,13 @@ impl Tls {
     pub(super) fn refresh(&self, subjects: Option<Vec<DistinguishedName>>) -> Result<bool, ServeError> {
         let pairs = read_pairs(&self.default, &self.named)?;
         {
-            let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+            let loaded = read(&self.loaded);
             if loaded.pairs == pairs && bytes(&loaded.subjects) == bytes(&subjects) {
                 return Ok(false);
             }
         }
         let configs = configs(&self.settings, &self.default, &self.named, &pairs, subjects.clone())?;
-        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Loaded { pairs, subjects, configs };
+        *write(&self.loaded) = Loaded { pairs, subjects, configs };
         Ok(true)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use rustls::DistinguishedName;
@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use super::options::{AuthenticationOptions, RequestHeaderOptions, ServeError};
 use super::peer::Bundle;
 use super::review::{ReviewError, Reviewer};
+use crate::lock::{read, write};
 
 const CONFIG_MAP: &str = "kube-system/extension-apiserver-authentication";
 const CONFIG_MAP_PATH: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
@@ -110,7 +111,7 @@ impl Trust {
 
     /// Returns the current authorities.
     pub(super) fn current(&self) -> Arc<TrustedAuthorities> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+        read(&self.current).1.clone()
     }
 
     /// Returns true if client certificates can ever be accepted.
@@ -127,7 +128,7 @@ impl Trust {
     /// # Errors
     /// When a source cannot be read. That source keeps its state, and all others are updated.
     pub(super) async fn refresh(&self, lookup: bool) -> Result<bool, String> {
-        let old = self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let old = read(&self.current).0.clone();
         let mut problems = Vec::new();
         let mut new = old.clone();
         if let Some(lookup) = self.lookup.as_ref().filter(|_| lookup && self.needs_lookup()) {
@@ -214,7 +215,7 @@ impl Trust {
             "loaded the authorities of client certificates"
         );
         let trusted = Arc::new(TrustedAuthorities { clients, front_proxy });
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (new, trusted);
+        *write(&self.current) = (new, trusted);
         true
     }
 }

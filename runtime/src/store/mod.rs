@@ -12,13 +12,13 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use kinds::meta::ObjectKey;
 use kinds::{Decode, Kind, Uid};
 use tracing::error;
 
-use crate::lock::lock;
+use crate::lock::{lock, read, write};
 use crate::stale;
 use crate::wake::Wake;
 pub use cached::Cached;
@@ -367,21 +367,21 @@ impl<K: Kind> Store<K> {
         }
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Indexed<K>) -> T) -> T {
-        read(&self.records.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, apply: impl FnOnce(&Indexed<K>) -> T) -> T {
+        apply(&read(&self.records))
     }
 
     /// Calls `subscriber` for each change, in order, after the store contains it. The subscriber must not block: it
     /// maps a change to queue keys. A subscriber that is added after the watch has started misses earlier changes.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
-        let mut subscribers = self.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut subscribers = write(&self.subscribers);
         *subscribers = subscribers.iter().cloned().chain([Arc::new(subscriber) as Subscriber<K>]).collect();
     }
 
     /// Applies a record that the watch delivered.
     pub(crate) fn put(&self, record: K) {
         let new = Arc::new(record);
-        let old = self.records.write().unwrap_or_else(PoisonError::into_inner).put(new.clone());
+        let old = write(&self.records).put(new.clone());
         self.bytes.fetch_add(new.limited_bytes(), Ordering::Relaxed);
         self.release(old.as_deref());
         let key = new.meta().key();
@@ -400,7 +400,7 @@ impl<K: Kind> Store<K> {
 
     /// Removes a record that the watch reported as deleted.
     pub(crate) fn remove(&self, namespace: &str, name: &str) {
-        let old = self.records.write().unwrap_or_else(PoisonError::into_inner).remove(namespace, name);
+        let old = write(&self.records).remove(namespace, name);
         self.release(old.as_deref());
         let key = ObjectKey::new(namespace, name);
         self.undecodable.remove(&key);
@@ -438,7 +438,7 @@ impl<K: Kind> Store<K> {
     }
 
     fn notify(&self, change: &Change<'_, K>) {
-        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let subscribers = read(&self.subscribers).clone();
         for subscriber in &*subscribers {
             // A panic of one subscriber must neither keep a change from the others, nor stop the watch of the kind.
             if catch_unwind(AssertUnwindSafe(|| subscriber(change))).is_err() {

@@ -1,6 +1,6 @@
 //! The progress of one list of a kind, and its limits.
 //!
-//! An aggregated API may send pages, objects or names without end. A list that would take too much memory fails, and
+//! An aggregated API may send any number of pages, objects or names. A list that would take too much memory fails, and
 //! all objects that were added to the cache since the last complete list are removed, so that the next list starts with
 //! the same amount of free memory. After any other failure they stay until a list is complete: the server had them, and
 //! the garbage collector handles a removal as a deletion, after which it deletes the dependents.

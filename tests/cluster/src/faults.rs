@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
 use kube::client::Body;
 use runtime::client::{Next, RequestLayer, ResponseBody};
+use runtime::lock::lock;
 use tokio::sync::watch;
 
 use crate::call::{Call, Verb};
@@ -235,7 +236,7 @@ impl Faults {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.state)
     }
 
     /// Returns the layer for one manager. Once `dead` is set, no further request for a resource is sent.

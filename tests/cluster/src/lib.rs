@@ -28,6 +28,7 @@ mod port;
 pub mod programs;
 mod report;
 mod space;
+mod space_manager;
 mod static_pods;
 pub mod traces;
 mod wait;

@@ -15,34 +15,9 @@ use tracing::Instrument as _;
 
 use crate::all_gates;
 use crate::faults::Faults;
-use crate::space::Space;
-
-/// Controllers of cluster-scoped objects, which a manager for one namespace does not run by default: the managers of
-/// concurrent tests would all process the same objects.
-const CLUSTER_WIDE: &[&str] = &[
-    "certificatesigningrequest-approving-controller",
-    "certificatesigningrequest-cleaner-controller",
-    "certificatesigningrequest-signing-controller",
-    "clusterrole-aggregation-controller",
-    "device-taint-eviction-controller",
-    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
-    "node-lifecycle-controller",
-    "persistentvolume-attach-detach-controller",
-    "persistentvolume-binder-controller",
-    "persistentvolume-protection-controller",
-    "service-cidr-controller",
-    NEEDS_GARBAGE_COLLECTOR,
-    "taint-eviction-controller",
-    "ttl-controller",
-    "volumeattributesclass-protection-controller",
-];
 
 /// A manager with this controller and without the garbage collector does not start.
-const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
-
-/// The controller of quotas, which is not started by default: tests of other controllers write the statuses of quotas
-/// themselves.
-const QUOTA_CONTROLLER: &str = "resourcequota-controller";
+pub(crate) const NEEDS_GARBAGE_COLLECTOR: &str = "storage-version-migrator-controller";
 
 /// A running manager. Dropping it is a crash.
 pub struct Manager {
@@ -53,23 +28,6 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts kcm as `system:kube-controller-manager` with a service account per controller, as kubeadm does, for the
-    /// objects of the space's namespace. Leader election, the garbage collector, the quota controller and controllers
-    /// of cluster-scoped objects are off, unless `flags` turn them on.
-    pub async fn start_with(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
-        let chosen = flags.iter().any(|flag| flag.starts_with("--controllers"));
-        let without = CLUSTER_WIDE.join(",-");
-        let others = format!("--controllers=*,-{QUOTA_CONTROLLER},-{without}");
-        let flags: Vec<&str> = flags.iter().copied().chain((!chosen).then_some(&*others)).collect();
-        Self::start_in(&space.bed.cluster, &space.namespace, faults, &flags, Some(space.namespace.clone())).await
-    }
-
-    /// Like [`Manager::start_with`], for the whole cluster. Unless `flags` select others, all controllers that `*`
-    /// selects run, except the garbage collector and the storage version migrator, which needs it.
-    pub async fn start_cluster_wide(space: &Space, faults: &Faults, flags: &[&str]) -> Result<Self> {
-        Self::start_in(&space.bed.cluster, &space.namespace, faults, flags, None).await
-    }
-
     /// Starts the controller of default service accounts, for the whole cluster.
     pub(crate) async fn start_accounts(cluster: &ControlPlane) -> Result<Self> {
         let flags = ["--controllers=serviceaccount-controller"];
@@ -78,7 +36,7 @@ impl Manager {
 
     /// Starts kcm for the objects of `namespace`, or of all namespaces without one. The Lease, if flags turn on leader
     /// election, is in the namespace `home`.
-    async fn start_in(
+    pub(crate) async fn start_in(
         cluster: &ControlPlane,
         home: &str,
         faults: &Faults,
@@ -138,11 +96,6 @@ impl Manager {
         });
         let task = tokio::spawn(run.in_current_span());
         Ok(Self { task, stop, dead, faults: faults.clone() })
-    }
-
-    /// Like [`Manager::start_with`], without additional flags.
-    pub async fn start(space: &Space, faults: &Faults) -> Result<Self> {
-        Self::start_with(space, faults, &[]).await
     }
 
     /// Crashes the manager. When this returns, the manager has ended, and the server has responded to all writes that

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use crate::Space;
+use crate::space::Space;
 
 /// The metrics that tests set, by namespace and name. `cpu` and `memory` are the usage of each pod of the namespace.
 #[derive(Clone)]
@@ -16,8 +16,8 @@ impl Metrics {
     /// # Errors
     /// If the API server does not accept them.
     pub async fn serve(space: &Space) -> Result<Self> {
-        let serve = || async { Ok(Self(control_plane::metrics::Metrics::serve(&space.bed.cluster).await?)) };
-        space.bed.metrics.get_or_try_init(serve).await.cloned()
+        let serve = || control_plane::metrics::Metrics::serve(&space.bed.cluster);
+        space.bed.metrics.get_or_try_init(serve).await.cloned().map(Self)
     }
 
     /// Sets a metric of a namespace.

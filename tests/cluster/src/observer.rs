@@ -1,7 +1,7 @@
 //! Observes every change of a namespace's pods and ReplicaSets, and checks each intermediate state.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
@@ -10,6 +10,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use runtime::lock::lock;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -130,10 +131,6 @@ impl Observer {
 fn versions<'a, K: Namespaced + 'a>(objects: impl IntoIterator<Item = &'a K>) -> BTreeSet<(String, String)> {
     let version = |object: &K| (object.uid().unwrap_or_default(), object.resource_version().unwrap_or_default());
     objects.into_iter().map(version).collect()
-}
-
-fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
-    view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn insert_or_remove<K>(objects: &mut BTreeMap<String, K>, uid: String, object: Option<K>) {

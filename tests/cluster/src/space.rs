@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use control_plane::metrics::Metrics;
 use control_plane::{ControlPlane, Identity, Options};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Event, Namespace, Pod, ServiceAccount};
@@ -16,7 +17,6 @@ use tokio::sync::OnceCell;
 
 use crate::all_gates;
 use crate::manager::Manager;
-use crate::metrics::Metrics;
 use crate::wait::eventually;
 
 /// Nodes for the pods of all tests.
@@ -31,7 +31,7 @@ pub struct Bed {
     /// A manager that creates default service accounts, which pods need.
     accounts: Option<Manager>,
     /// The metrics APIs, once a test needs them.
-    pub(crate) metrics: OnceCell<Metrics>,
+    pub(crate) metrics: OnceCell<Arc<Metrics>>,
 }
 
 impl Bed {

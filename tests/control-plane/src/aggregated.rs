@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
-use crate::ControlPlane;
 use crate::aggregation::{self, Connection, Responder, write_response};
+use crate::cluster::ControlPlane;
 
 /// The response of an API group to lists and watches. Discovery of the group works, so managers watch its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

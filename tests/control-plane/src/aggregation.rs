@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::{ControlPlane, Identity};
+use crate::cluster::ControlPlane;
+use crate::identity::Identity;
 
 /// Maximum time until the API server forwards requests for the groups.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -17,9 +17,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::assets::{Assets, Program};
 use crate::command::output_with_input;
+use crate::identity::Identity;
+use crate::options::{Network, Options, keeps_folder};
 use crate::pki::{self, Pki};
 use crate::processes::Processes;
-use crate::{Identity, audit, flags, kubelet_policy, nodes, proxy};
+use crate::{audit, flags, kubelet_policy, nodes, proxy};
 
 /// Maximum time for a start on a busy host.
 const START_DEADLINE: Duration = Duration::from_secs(90);
@@ -36,76 +38,8 @@ const PORT_ATTEMPTS: u32 = 5;
 /// The script of the fake kubelets.
 const STAGES: &str = include_str!("../data/stages.yaml");
 
-/// The variable that keeps the folders of control planes.
-pub(crate) const KEEP: &str = "KEEP_CONTROL_PLANE";
-
 /// One of the bootstrap roles for managers, which the API server creates at its start.
 const BOOTSTRAP_ROLE: &str = "system:controller:deployment-controller";
-
-/// Options of a control plane.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Initial number of fake nodes, which are called `node-0` and so on. Default 0.
-    pub nodes: u32,
-    /// Log the managers' requests, for [`ControlPlane::audit_counts`]. Default
-    /// false.
-    pub audit: bool,
-    /// Run fake kubelets, so that nodes and pods become Ready. Default true.
-    pub kwok: bool,
-    /// Run the scheduler. Default true.
-    pub scheduler: bool,
-    /// Lease duration of fake kubelets in seconds; they renew a Lease four times in that time. Default 40, as for
-    /// kubelets.
-    pub node_lease_seconds: u32,
-    /// The network that the control plane runs in. Default: this machine's loopback device.
-    pub network: Option<Network>,
-    /// The file `cgroup.procs` of a cgroup that all programs are moved into. Default: they stay in the owner's cgroup.
-    pub cgroup: Option<PathBuf>,
-    /// Additional flags for the API server, each as `--name=value`.
-    pub extra_apiserver_flags: Vec<String>,
-    /// Additional flags for the scheduler, in the same form.
-    pub extra_scheduler_flags: Vec<String>,
-    /// Called with the folder after the end of all processes if the folder is kept (see [`keeps_folder`]), even if the
-    /// start failed. Default: nothing is called.
-    pub when_kept: Option<fn(&Path)>,
-}
-
-/// Returns true if the folders of control planes, with data and logs, are kept after their end: `KEEP_CONTROL_PLANE` is
-/// set, and neither empty nor `0`.
-pub fn keeps_folder() -> bool {
-    std::env::var_os(KEEP).is_some_and(|value| value != "0" && !value.is_empty())
-}
-
-/// A network namespace for a control plane that real kubelets connect to.
-#[derive(Clone, Debug)]
-pub struct Network {
-    /// The namespace's file, which must last as long as the control plane.
-    pub namespace: PathBuf,
-    /// The API server's address there; its port is [`Network::PORT`].
-    pub address: Ipv4Addr,
-}
-
-impl Network {
-    /// The API server's port in a network of its own.
-    pub const PORT: u16 = 6443;
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            nodes: 0,
-            audit: false,
-            kwok: true,
-            scheduler: true,
-            node_lease_seconds: 40,
-            network: None,
-            cgroup: None,
-            extra_apiserver_flags: Vec::new(),
-            extra_scheduler_flags: Vec::new(),
-            when_kept: None,
-        }
-    }
-}
 
 /// A running control plane. Dropping this value kills the control plane's processes and removes its folder; so does any
 /// exit of the process that owns it.

@@ -14,8 +14,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::assets::{self, Program};
+use crate::cluster::ControlPlane;
+use crate::identity::Identity;
 use crate::processes::Processes;
-use crate::{ControlPlane, Identity};
 
 /// Maximum time until the driver listens on its socket.
 const SOCKET_DEADLINE: Duration = Duration::from_secs(120);

@@ -5,14 +5,8 @@
 
 use std::path::Path;
 
-use crate::cluster::{Network, Options};
+use crate::options::{Network, Options, SERVICE_RANGE};
 use crate::pki::{FRONT_PROXY_CLIENT, Pki};
-
-/// The cluster addresses of services.
-pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
-
-/// The cluster address of the API server itself: the range's first.
-pub(crate) const SERVICE_ADDRESS: &str = "10.96.0.1";
 
 /// The socket of etcd in a control plane's folder. A port could be in use by another process.
 pub(crate) const ETCD_SOCKET: &str = "etcd.sock";

@@ -1,7 +1,7 @@
 //! The metrics APIs, as a metrics adapter serves them: an HTTPS server behind APIServices, with metrics that tests set.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,7 +10,9 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use crate::aggregation::{self, Connection, Responder, write_response};
-use crate::{ControlPlane, Identity};
+use crate::cluster::ControlPlane;
+use crate::identity::Identity;
+use crate::lock::lock;
 
 /// API groups with their version, resource and kind.
 const GROUPS: [(&str, &str, &str, &str); 3] = [
@@ -40,12 +42,12 @@ impl Metrics {
     /// Sets a metric of a namespace.
     pub fn set(&self, namespace: &str, metric: &str, quantity: &str) {
         let key = (namespace.to_owned(), metric.to_owned());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, quantity.to_owned());
+        lock(&self.0).insert(key, quantity.to_owned());
     }
 
     fn get(&self, namespace: &str, metric: &str) -> Option<String> {
         let key = (namespace.to_owned(), metric.to_owned());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+        lock(&self.0).get(&key).cloned()
     }
 
     /// Returns the response for a path; `None` if there is none.

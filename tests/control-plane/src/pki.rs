@@ -144,7 +144,7 @@ fn params(names: Vec<String>, common_name: &str, validity: Duration) -> Result<C
 fn serving_names(address: Option<Ipv4Addr>) -> Vec<String> {
     let names = [
         "127.0.0.1",
-        crate::flags::SERVICE_ADDRESS,
+        crate::options::SERVICE_ADDRESS,
         "localhost",
         "kubernetes",
         "kubernetes.default",

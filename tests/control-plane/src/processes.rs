@@ -10,14 +10,16 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::abandoned;
-use crate::cluster::KEEP;
 use crate::file_lock::FileLock;
+use crate::last_lines::last_lines;
+use crate::lock::lock;
+use crate::options::KEEP;
 use crate::proxy;
 
 /// The shell program of the reaper. Arguments: the process group, the folder, `keep` or `remove`.
@@ -36,9 +38,6 @@ done
 /// The shell program of the first process of the group. It exits some time after the owner, so that the group's number
 /// is not reused before the reaper kills the group.
 const ANCHOR: &str = "trap '' HUP INT TERM; while read -r _; do :; done; sleep 30";
-
-/// Number of log lines in an error.
-const LAST_LINES: usize = 15;
 
 /// The running processes of one control plane and the folder they work in.
 pub(crate) struct Processes {
@@ -111,7 +110,7 @@ impl Processes {
     /// Starts a program under a `name` that no running process has, with both
     /// outputs appended to its log. Returns the process id.
     pub(crate) fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Result<u32> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         if running.iter().any(|(other, _)| other == name) {
             bail!("a process called {name:?} runs already: stop it first, or choose another name");
         }
@@ -146,7 +145,7 @@ impl Processes {
 
     /// Removes the process called `name` from the list: the caller waits for its end. The name can then be used again.
     pub(crate) fn release(&self, name: &str) -> Result<Child> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         let index = running
             .iter()
             .position(|(other, _)| other == name)
@@ -164,7 +163,7 @@ impl Processes {
 
     /// Fails if a process has exited, with the last lines of its log.
     pub(crate) fn check(&self) -> Result<()> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         for (name, child) in running.iter_mut() {
             if let Some(status) = child.try_wait().with_context(|| format!("check whether {name} has exited"))? {
                 return Err(ended(name, status, &self.log(name)));
@@ -184,15 +183,14 @@ impl Processes {
 
     /// Returns the last lines of the log of each process that was not released, for an error without a single cause.
     pub(crate) fn last_lines(&self) -> String {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = lock(&self.running);
         running.iter().map(|(name, _)| format!("last lines of {name}:\n{}\n", last_lines(&self.log(name)))).collect()
     }
 
     fn shut_down(&mut self) -> io::Result<()> {
         drop(self.reaper.stdin.take());
         self.reaper.wait()?;
-        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for (_, child) in running {
+        for (_, child) in lock(&self.running).iter_mut() {
             child.kill()?;
             child.wait()?;
         }
@@ -227,18 +225,6 @@ fn in_network(namespace: Option<&Path>, program: &Path) -> Command {
 
 fn ended(name: &str, status: ExitStatus, log: &Path) -> anyhow::Error {
     anyhow!("{name} exited unexpectedly ({status}); its last lines:\n{}", last_lines(log))
-}
-
-/// Returns the end of a text file, or the reason why it cannot be read.
-pub(crate) fn last_lines(log: &Path) -> String {
-    match fs::read(log) {
-        Ok(bytes) => {
-            let text = String::from_utf8_lossy(&bytes);
-            let lines: Vec<_> = text.lines().collect();
-            lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
-        }
-        Err(error) => format!("({} cannot be read: {error})", log.display()),
-    }
 }
 
 #[cfg(test)]

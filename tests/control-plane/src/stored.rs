@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
-use crate::ControlPlane;
+use crate::cluster::ControlPlane;
 use crate::flags::ETCD_SOCKET;
 
 impl ControlPlane {

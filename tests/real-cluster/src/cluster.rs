@@ -4,10 +4,11 @@ use std::fs;
 use std::iter;
 use std::net::{IpAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use control_plane::lock::lock;
 use control_plane::{ControlPlane, Identity, Network, Options, keeps_folder};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
@@ -18,10 +19,10 @@ use tokio::time::{Instant, sleep};
 use crate::address::{Addresses, CLOUD_PORT, node_name};
 use crate::bed::{self, Bed, Footprint};
 use crate::cgroups::Layout;
+use crate::command::INSIDE;
 use crate::copies::{Copies, ManagerProgram};
 use crate::fabric::Fabric;
 use crate::images::registry::{PORT, Registry};
-use crate::inside::INSIDE;
 use crate::keeper::Keeper;
 use crate::managers::{self, MANAGER};
 use crate::node::NodeConfig;
@@ -105,10 +106,6 @@ impl Drop for Replacement<'_> {
     fn drop(&mut self) {
         lock(self.0).is_replaced = false;
     }
-}
-
-fn lock(manager: &Mutex<CurrentManager>) -> MutexGuard<'_, CurrentManager> {
-    manager.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl RealCluster {

@@ -7,6 +7,9 @@ use anyhow::Result;
 use control_plane::command::output_with_input;
 use control_plane::proxy;
 
+/// The first argument of the owner's program for a process inside a cluster.
+pub const INSIDE: &str = "cluster-process";
+
 /// Runs a command; returns its output.
 ///
 /// # Errors

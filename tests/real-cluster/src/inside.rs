@@ -5,10 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+pub use crate::command::INSIDE;
 use crate::{keeper, node, requirements};
-
-/// The first argument of the owner's program for one of these processes.
-pub const INSIDE: &str = "cluster-process";
 
 /// The second argument for the trials that need root rights; the number of nodes follows. Each failure is a line on
 /// standard output.

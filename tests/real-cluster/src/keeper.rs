@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::address::Addresses;
-use crate::inside::INSIDE;
+use crate::command::INSIDE;
 use crate::{bed, network};
 
 /// The line that the keeper prints when the router works.

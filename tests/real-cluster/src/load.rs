@@ -6,10 +6,11 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use control_plane::lock::lock;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -87,7 +88,7 @@ impl Load {
                         Err(error) => Err(error),
                     };
                     let response = response.map_err(|error| format!("{error:#}"));
-                    requests.lock().unwrap_or_else(PoisonError::into_inner).push(Request { sent, response });
+                    lock(&requests).push(Request { sent, response });
                     sleep(period.saturating_sub(sent.elapsed())).await;
                 }
             });
@@ -97,7 +98,7 @@ impl Load {
 
     /// Returns the finished requests.
     pub fn requests(&self) -> Vec<Request> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.requests).clone()
     }
 
     /// Waits until the last `number` requests have all succeeded.
@@ -123,20 +124,20 @@ impl Load {
 
     /// Returns the number of finished requests that were sent since a time, and the number of those that failed.
     pub fn count_since(&self, start: Instant) -> (usize, usize) {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = lock(&self.requests);
         let counted = requests.iter().filter(|request| request.sent >= start);
         counted.fold((0, 0), |(all, failed), request| (all + 1, failed + usize::from(request.response.is_err())))
     }
 
     /// Returns the failures of requests that were sent since `start`, by error.
     pub fn failures_since(&self, start: Instant) -> Vec<Failure> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = lock(&self.requests);
         failures(&requests, start)
     }
 
     /// Returns the time at which the last failed request since `start` was sent.
     pub fn last_failure_since(&self, start: Instant) -> Option<Instant> {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = lock(&self.requests);
         let failed = requests.iter().filter(|request| request.sent >= start && request.response.is_err());
         failed.map(|request| request.sent).max()
     }

@@ -1,10 +1,11 @@
 //! A watch of EndpointSlices that measures the time from a change of a pod until a slice contains it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use control_plane::lock::lock;
 use futures::StreamExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
@@ -37,7 +38,7 @@ impl SliceWatch {
         let applied = state.clone();
         let mut version = slices.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
         let watch = tokio::spawn(async move {
-            let with = |apply: &dyn Fn(&mut State)| apply(&mut applied.lock().unwrap_or_else(PoisonError::into_inner));
+            let with = |apply: &dyn Fn(&mut State)| apply(&mut lock(&applied));
             loop {
                 if let Ok(events) = slices.watch(&WatchParams::default(), &version).await {
                     let mut events = events.boxed();
@@ -66,7 +67,7 @@ impl SliceWatch {
     }
 
     fn with<T>(&self, apply: impl FnOnce(&mut State) -> T) -> T {
-        apply(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        apply(&mut lock(&self.state))
     }
 
     /// Starts to measure the lag of a change that is requested next.

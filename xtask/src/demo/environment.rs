@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control_plane::assets::Program;
+use control_plane::lock::lock;
 use control_plane::{ControlPlane, Identity, proxy};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -60,23 +61,23 @@ impl DemoEnvironment {
 
     /// Restarts the step's clock.
     pub fn begin_step(&self) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = (Instant::now(), "nothing".into());
+        *lock(&self.step) = (Instant::now(), "nothing".into());
     }
 
     /// Returns the time since the step began.
     pub fn since_step(&self) -> Duration {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner).0.elapsed()
+        lock(&self.step).0.elapsed()
     }
 
     /// Returns the last text given to [`DemoEnvironment::report_event`] in this step.
     pub fn last_event(&self) -> String {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        lock(&self.step).1.clone()
     }
 
     /// Prints an event, and keeps it for the error of an exceeded deadline.
     pub fn report_event(&self, text: &str) {
         self.console.happened(self.since_step(), text);
-        text.clone_into(&mut self.step.lock().unwrap_or_else(PoisonError::into_inner).1);
+        text.clone_into(&mut lock(&self.step).1);
     }
 
     /// Prints a kubectl command and runs it as the admin; returns its output.

@@ -15,8 +15,8 @@ use super::load_balancer_state::{Announced, EnsuredLoadBalancer, LoadBalancerSta
 /// The request of a Service, read before any action.
 #[derive(Debug)]
 pub enum Request {
-    /// No load balancer of this controller is requested, and the Service is not changed. A load balancer that this
-    /// process has created is deleted.
+    /// No load balancer of this controller is requested. This controller does not write the Service, but deletes a load
+    /// balancer that this process has created for it.
     Nothing,
     /// A load balancer is no longer requested; because the Service has the finalizer, one may exist.
     Removal,
@@ -140,8 +140,8 @@ pub fn next_action<'a>(service: &Service, request: &'a Request, state: &LoadBala
             Action::CleanUp { clear_status: has_own_status(service, state) }
         }
         Request::Elsewhere => Action::Wait(None),
-        // Before the first success no client uses the load balancer: a request that the user has replaced is not
-        // pursued.
+        // Before the first success no client uses the load balancer: the last valid request, which the user has
+        // replaced, is not completed.
         Request::Invalid { last: Some(last), .. } if state.ingress.is_some() || was_published(service) => {
             balance(service, last, state, now)
         }
@@ -157,8 +157,8 @@ fn was_published(service: &Service) -> bool {
 }
 
 /// Returns the action for a load balancer whose last valid request is unknown: its targets are updated. The same
-/// targets are sent again only by a retry. While the retry of a call that set the targets waits, other targets are sent
-/// nevertheless, unless the cloud throttles.
+/// targets are sent again only after a failed call. Changed targets do not wait for that retry if the failed call sent
+/// targets, unless the cloud throttles.
 fn follow<'a>(wanted: &'a Follow, state: &LoadBalancerState, now: Instant) -> Action<'a> {
     let is_sent = |sent: &Targets| *sent == wanted.targets;
     match state.remaining_pause(Some(&wanted.spec), now) {

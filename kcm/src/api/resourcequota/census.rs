@@ -1,9 +1,10 @@
 //! The number of objects of each watched kind in each namespace.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 use kinds::{Meta, Resource, Str};
+use runtime::lock::{read, write};
 use runtime::watch::MetaChange;
 
 /// A resource, regardless of its version.
@@ -28,7 +29,7 @@ impl Census {
 
     /// Returns the number of objects of a kind in a namespace.
     pub fn count(&self, group: &str, plural: &str, namespace: &str) -> usize {
-        let counts = self.counts.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = read(&self.counts);
         counts.get(&(group, plural)).and_then(|counts| counts.get(namespace)).copied().unwrap_or(0)
     }
 
@@ -50,6 +51,6 @@ impl Census {
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Name, HashMap<Str, usize>>> {
-        self.counts.write().unwrap_or_else(PoisonError::into_inner)
+        write(&self.counts)
     }
 }

@@ -39,7 +39,8 @@ pub fn params_kind(kind: Option<&ParamKind>) -> Option<GroupVersionKind> {
     Some(GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.clone() })
 }
 
-/// Returns the warnings of a policy's expressions, and the reasons why expressions could not be checked.
+/// Returns the warnings of a policy's expressions, and the reasons why expressions could not be checked. Expressions
+/// after one whose warning is truncated are not checked: the status has no room for their warnings.
 pub fn warnings(
     spec: &PolicySpec,
     kinds: Vec<MatchedKind>,

@@ -32,6 +32,7 @@ use super::sets::{Sets, possible_match};
 use crate::context::Clock;
 use crate::pods::creation_gate::CreationGate;
 use crate::pods::refusals::{Attempt, Refusals};
+use crate::pods::status_write::{StatusWrite, put_status};
 
 /// The controller's state.
 pub struct Deployments {
@@ -129,10 +130,9 @@ impl Deployments {
             return Ok(Outcome::RequeueAfter(again.map_or(later, |again| again.min(later))));
         }
         if status != deployment.status || !edits.is_empty() {
-            match self.put_status(key, &deployment, &status, &edits).await.map_err(Stop::from) {
-                Ok(()) => {}
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(_) => return Ok(Outcome::RequeueWithBackoff),
+            match self.put_status(key, &deployment, &status, &edits).await? {
+                StatusWrite::Written(_) => {}
+                StatusWrite::Outdated | StatusWrite::Deleted => return Ok(Outcome::RequeueWithBackoff),
             }
         }
         Ok(again.map_or(Outcome::Done, Outcome::RequeueAfter))
@@ -142,10 +142,15 @@ impl Deployments {
     async fn end_early(&self, work: &Work<'_>, stop: Stop) -> Result<Outcome, ReconcileError> {
         // The status must record the actions so far: the next reconcile cannot detect them.
         if work.noted != work.deployment.status {
-            let written = self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await;
-            written.unwrap_or_else(
-                |error| info!(%error, "failed to write the status of a Deployment whose reconcile ended early"),
-            );
+            match self.put_status(work.key, work.deployment, &work.noted, &AnnotationEdits::new()).await {
+                Ok(StatusWrite::Written(_)) => {}
+                Ok(StatusWrite::Outdated | StatusWrite::Deleted) => {
+                    info!("the Deployment has changed: the status of a reconcile that ended early was not written");
+                }
+                Err(error) => {
+                    info!(%error, "failed to write the status of a Deployment whose reconcile ended early");
+                }
+            }
         }
         match stop {
             Stop::Outdated => Ok(Outcome::RequeueWithBackoff),
@@ -365,7 +370,9 @@ impl Deployments {
         let back = rollback(work.deployment, &work.sets, revision);
         let body = work.deployment.update(back.template.as_ref(), &back.annotations).ok_or_else(no_template)?;
         let response = self.writer.replace(&Deployment::RESOURCE, work.key, None, &body).await?;
-        self.wrote_deployment(work.key, &response);
+        if let Ok(meta) = response.meta() {
+            self.consistency.wrote(work.key, &self.deployments, meta.version);
+        }
         self.record_notice(work.deployment, &back.notice);
         Ok(())
     }
@@ -420,17 +427,9 @@ impl Deployments {
         deployment: &Deployment,
         status: &DeploymentStatus,
         edits: &AnnotationEdits,
-    ) -> Result<(), WriteError> {
+    ) -> Result<StatusWrite, WriteError> {
         let body = deployment.status_update(status, edits);
-        let response = self.writer.replace(&Deployment::RESOURCE, key, Some("status"), &body).await?;
-        self.wrote_deployment(key, &response);
-        Ok(())
-    }
-
-    fn wrote_deployment(&self, key: &ObjectKey, response: &ObjectResponse) {
-        if let Ok(meta) = response.meta() {
-            self.consistency.wrote(key, &self.deployments, meta.version);
-        }
+        put_status(&self.writer, &self.consistency, &self.deployments, key, &body).await
     }
 
     fn record_notice(&self, deployment: &Deployment, notice: &Notice) {

@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use kinds::meta::ObjectKey;
 use kinds::pod_disruption_budget::BudgetStatus;
 use kinds::selector::Selector;
-use kinds::{Kind, Pod, PodDisruptionBudget, Uid};
+use kinds::{Pod, PodDisruptionBudget, Uid};
 use runtime::debounce::StatusDebouncer;
 use runtime::events::{EventType, Recorder, about};
 use runtime::lock::lock;
@@ -22,6 +22,7 @@ use super::decide::{self, Bounds};
 use super::owners::{Owners, ScaleError};
 use crate::context::Clock;
 use crate::pods::indexes::{by_label, pair};
+use crate::pods::status_write::{StatusWrite, replace_status};
 
 /// The controller's state.
 pub struct Budgets {
@@ -119,17 +120,16 @@ impl Budgets {
         then: Outcome,
     ) -> Result<Outcome, ReconcileError> {
         let body = budget.status_update(status);
-        match self.writer.replace(&PodDisruptionBudget::RESOURCE, key, Some("status"), &body).await {
-            Ok(response) => {
+        match replace_status::<PodDisruptionBudget>(&self.writer, key, &body).await? {
+            StatusWrite::Written(response) => {
                 if let Ok(meta) = response.meta() {
                     self.budgets.wrote(key, meta.version);
                 }
                 Ok(then)
             }
             // Another client wrote first, mostly the eviction API, whose record must not be lost.
-            Err(error) if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-            Err(error) if error.is_not_found() => Ok(Outcome::Done),
-            Err(error) => Err(error.into()),
+            StatusWrite::Outdated => Ok(Outcome::RequeueWithBackoff),
+            StatusWrite::Deleted => Ok(Outcome::Done),
         }
     }
 

@@ -477,7 +477,8 @@ impl Autoscalers {
         }
     }
 
-    /// Writes the status if it differs. Returns the written object, if any.
+    /// Writes the status if it differs. Returns the written object, if any. A conflict is a failure with an event, as in
+    /// upstream; [`put_status`](crate::pods::status_write::put_status) would only requeue the key.
     async fn write(
         &self,
         key: &ObjectKey,

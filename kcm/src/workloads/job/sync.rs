@@ -34,6 +34,7 @@ use super::track::{self, Account};
 use crate::context::Clock;
 use crate::pods::control::{CreateError, PodControl};
 use crate::pods::refusals::{Attempt, Refusals};
+use crate::pods::status_write::{StatusWrite, put_status};
 
 /// Maximum time until a Job is reconciled again for its deadline. The API has no upper bound for deadlines, but
 /// timers have one.
@@ -82,16 +83,6 @@ struct Creation<'a> {
     attempt: Attempt,
     /// Nothing is created now.
     is_postponed: bool,
-}
-
-/// Returns the outcome of a reconcile whose status was not written.
-fn not_written(error: WriteError) -> Result<Outcome, ReconcileError> {
-    match error {
-        // The status was computed from an outdated Job.
-        error if error.is_conflict() => Ok(Outcome::RequeueWithBackoff),
-        error if error.is_not_found() => Ok(Outcome::Done),
-        error => Err(error.into()),
-    }
 }
 
 /// Returns the metrics' label for the action of a plan.
@@ -291,7 +282,7 @@ impl Jobs {
         match flush.into_iter().chain(counts).min().map(|write_delay| self.waits(key, write_delay)) {
             Some(false) => {
                 self.debouncer.forget(key);
-                job = self.write(key, &job, &status).await.map_err(not_written)?;
+                job = self.write(key, &job, &status).await?;
                 self.remember(key, &job.meta.uid, |memory| memory.backoff = backoff);
             }
             // Pods that are not recorded in the status must keep their finalizer.
@@ -311,14 +302,14 @@ impl Jobs {
         let moved = track::settle(&mut status, &tracked);
         if let Some(failure) = failure {
             if moved {
-                self.write(key, &job, &status).await.map_err(not_written)?;
+                self.write(key, &job, &status).await?;
             }
             return Err(Err(failure.into()));
         }
         let ended = track::finish(&mut status, end.as_ref(), (self.clock)());
         if ended || moved && !self.waits(key, write_delay) {
             self.debouncer.forget(key);
-            self.write(key, &job, &status).await.map_err(not_written)?;
+            self.write(key, &job, &status).await?;
         }
         if let Some(end) = end.filter(|_| ended) {
             self.tally.finished(&job, &end.kind, &end.reason);
@@ -347,22 +338,31 @@ impl Jobs {
         wait.is_some()
     }
 
-    /// Writes a status. Returns the Job that results.
-    async fn write(&self, key: &ObjectKey, job: &Job, status: &JobStatus) -> Result<Arc<Job>, WriteError> {
-        let written =
-            self.control.writer.replace(&Job::RESOURCE, key, Some("status"), &job.status_update(status)).await;
-        let written = written.and_then(|response| Ok(response.decode::<Job>(self.jobs.decoding())?));
-        match written {
+    /// Writes a status. Returns the Job that results; `Err` contains the result with which the reconcile ends early.
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        job: &Job,
+        status: &JobStatus,
+    ) -> Result<Arc<Job>, Result<Outcome, ReconcileError>> {
+        let PodControl { writer, consistency, .. } = &self.control;
+        let written = put_status(writer, consistency, &self.jobs, key, &job.status_update(status)).await;
+        let decoded = match written {
+            Ok(StatusWrite::Written(response)) => response.decode(self.jobs.decoding()).map_err(WriteError::from),
+            Ok(StatusWrite::Outdated) => return Err(Ok(Outcome::RequeueWithBackoff)),
+            Ok(StatusWrite::Deleted) => return Err(Ok(Outcome::Done)),
+            Err(error) => Err(error),
+        };
+        match decoded {
             Ok(written) => {
-                self.control.consistency.wrote(key, &self.jobs, written.meta.version);
                 self.tally.counted(job, &job.status, status);
                 Ok(Arc::new(written))
             }
             Err(error) => {
                 if error.is_lost() {
-                    self.control.consistency.lost(key);
+                    consistency.lost(key);
                 }
-                Err(error)
+                Err(Err(error.into()))
             }
         }
     }

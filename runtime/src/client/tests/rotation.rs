@@ -1,11 +1,12 @@
 //! Credential files that change while the process runs.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 
 use super::*;
 use crate::client::plugin_credentials::PluginCredentials;
 use crate::client::pool::Connections;
+use crate::lock::lock;
 use crate::metrics::Metrics;
 
 #[tokio::test]
@@ -163,7 +164,7 @@ async fn refused_credentials_of_an_exec_plugin_are_renewed_together() {
             User::Certificate,
             &["h2"],
             Arc::new(move |request| {
-                let is_accepted = request.certificate == *only.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_accepted = request.certificate == *lock(&only);
                 Box::pin(async move { Some(response(if is_accepted { 200 } else { 401 }, "{}")) })
             }),
         )
@@ -173,7 +174,7 @@ async fn refused_credentials_of_an_exec_plugin_are_renewed_together() {
         // Longer than the test, so that the regular check does not find outdated connections.
         let options = ConnectOptions { reload_interval: Duration::from_secs(600), ..bed.options() };
         let clients = connect(&options).await.expect("clients");
-        *accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(write_credential(&bed, "second", token));
+        *lock(&accepted) = Some(write_credential(&bed, "second", token));
         assert_eq!(status(&clients, Method::GET).await, 401);
         until("requests come with the new credentials", async || status(&clients, Method::GET).await == 200).await;
         let last = bed.server.seen().pop().expect("a request");

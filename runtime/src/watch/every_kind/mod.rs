@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -26,7 +26,7 @@ use super::reflector::{Reflector, panic_message};
 use super::request::{Backoff, Scope};
 use crate::client::Clients;
 use crate::discovery::{Discovery, Served, Snapshot, Verbs};
-use crate::lock::lock;
+use crate::lock::{lock, read, write};
 use crate::store::{Index, Progress, Store};
 
 /// Interval between reads of discovery without a sign of a change. Upstream: cmd/kube-controller-manager, garbage
@@ -356,19 +356,19 @@ impl EveryKind {
         if let Some(typed) = self.typed.iter().find(|(name, _)| **name == (group, plural)) {
             return Some(typed.1.clone());
         }
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         untyped.get(&(group, plural)).map(|source| source.clone() as Arc<dyn Source>)
     }
 
     /// Returns the metadata records of a resource without a typed store, if it is watched.
     pub fn untyped(&self, group: &str, plural: &str) -> Option<Arc<Store<Metadata>>> {
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         untyped.get(&(group, plural)).map(|source| source.store.clone())
     }
 
     /// Returns all current sources.
     pub fn sources(&self) -> Vec<Arc<dyn Source>> {
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         let untyped = untyped.values().map(|source| source.clone() as Arc<dyn Source>);
         self.typed.values().cloned().chain(untyped).collect()
     }
@@ -460,7 +460,7 @@ impl EveryKind {
 
     /// Returns the stores of the kinds without a typed store.
     fn stores(&self) -> Vec<(Resource, Arc<Store<Metadata>>)> {
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         untyped.values().map(|source| (source.resource, source.store.clone())).collect()
     }
 
@@ -475,7 +475,7 @@ impl EveryKind {
             preferred.contains(resource)
                 || of_kind().is_some_and(|served| served.resource == *resource && is_watchable(&served))
         };
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         untyped
             .values()
             .map(|source| source.resource)
@@ -487,7 +487,7 @@ impl EveryKind {
 
     /// Returns the kinds that are served, requested, and not watched, within [`MAX_KINDS_OF_GROUP`].
     fn kinds_to_add(&self, snapshot: &Snapshot) -> Vec<Resource> {
-        let untyped = self.untyped.read().unwrap_or_else(PoisonError::into_inner);
+        let untyped = read(&self.untyped);
         let known = |name: &Name| self.typed.contains_key(name) || untyped.contains_key(name);
         let watchable = snapshot.preferred().filter(|served| is_watchable(served)).map(|served| served.resource);
         let mut wanted: Vec<Resource> =
@@ -517,13 +517,13 @@ impl EveryKind {
             store.subscribe(move |_| changed.notify_one());
         }
         self.subscribers().iter().for_each(|subscriber| source.subscribe_meta(subscriber.clone()));
-        self.untyped.write().unwrap_or_else(PoisonError::into_inner).insert(name(&resource), source);
+        write(&self.untyped).insert(name(&resource), source);
     }
 
     /// Removes the store of a kind and informs the subscribers.
     fn remove_kind(&self, resource: &Resource) {
         info!(resource = resource.plural, group = resource.group, "stopped watching kind");
-        self.untyped.write().unwrap_or_else(PoisonError::into_inner).remove(&name(resource));
+        write(&self.untyped).remove(&name(resource));
         self.subscribers().iter().for_each(|subscriber| subscriber(&MetaChange::Unwatched { resource }));
     }
 }

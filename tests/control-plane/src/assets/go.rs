@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::statvfs;
 
 use crate::file_lock::FileLock;
-use crate::processes::last_lines;
+use crate::last_lines::last_lines;
 
 /// The linker's flags of every program of Kubernetes. They set the version: without one, the scheduler and kwok refuse
 /// the API server.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 pub use config::{NodeConfig, OWN};
 
 use crate::cgroups::Layout;
-use crate::inside::INSIDE;
+use crate::command::INSIDE;
 use crate::network;
 
 /// Joins the node's cgroups and continues as [`run_inside`] in a separate cgroup namespace.

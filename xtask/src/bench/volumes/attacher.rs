@@ -1,9 +1,10 @@
 //! A CSI attacher without delay, which detects a volume that is attached to two nodes.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
+use control_plane::lock::lock;
 use futures::StreamExt;
 use futures::channel::mpsc;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -142,10 +143,6 @@ async fn serve(client: &Client, operation: &Operation) -> Result<()> {
             api::patch(client, &path, "csi-attacher", Patch::Merge, &finalizers(&[])).await
         }
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

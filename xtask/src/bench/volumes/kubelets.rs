@@ -5,10 +5,11 @@
 //! manager's time is measured.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use control_plane::lock::lock;
 use futures::StreamExt;
 use futures::channel::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -125,10 +126,6 @@ fn apply_node(observed: &mut ObservedState, inboxes: &Inboxes, change: Change<No
         // The receiver lives as long as the nodes are followed.
         let _ = inbox.unbounded_send(NodeChange::Attached(attached));
     }
-}
-
-fn lock(observed: &Mutex<ObservedState>) -> MutexGuard<'_, ObservedState> {
-    observed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The kubelet of one node.

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::Result;
+use control_plane::lock::lock;
 use control_plane::{ControlPlane, Identity, Options};
 use futures::StreamExt;
 use futures::channel::mpsc::{self, UnboundedSender};
@@ -145,8 +146,4 @@ impl BoundObjects {
             self.volumes.insert(volume.name_any());
         }
     }
-}
-
-fn lock(bound: &Mutex<BoundObjects>) -> std::sync::MutexGuard<'_, BoundObjects> {
-    bound.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -124,6 +124,9 @@ impl Reader {
                 while !matches!(self.text(0), ")" | "") {
                     self.at += 1;
                 }
+            } else if self.is_next(&["$", "crate"]) {
+                // The crate of a macro, in its body: the code that uses the macro contains the path.
+                self.at += 2;
             } else if matches!(self.text(0), "crate" | "super") && self.text(1) == "::" {
                 let line = self.tokens[self.at].line;
                 let start = self.start();
@@ -219,6 +222,7 @@ mod tests {
         let text = "use crate::{c::D as E,\n f::{self, G}, h::*};\nfn x(y: super::Z) { crate::i::<u8>('{', \"}\") }";
         assert_eq!(read(text), ["1 c::D", "1 f", "1 f::G", "1 h", "3 a::Z", "3 i"]);
         assert_eq!(read("use super::super::c; pub(in crate::v) fn x() { crate::m!(crate::d) }"), ["1 c", "1 d"]);
+        assert_eq!(read("macro_rules! m { () => { $crate::e::E } } use crate::f::F;"), ["1 f::F"]);
     }
 
     #[test]

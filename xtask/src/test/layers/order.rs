@@ -11,7 +11,7 @@ pub struct Layers {
     pub order: &'static [&'static [&'static str]],
 }
 
-/// All crates except those of tests and examples.
+/// All crates except those in [`WITHOUT_LAYERS`].
 pub const CRATES: &[Layers] = &[
     Layers {
         folder: "kinds/src",
@@ -187,4 +187,45 @@ pub const CRATES: &[Layers] = &[
             &["differential", "soak"],
         ],
     },
+    Layers { folder: "examples/echo-operator/src", order: &[] },
+    Layers { folder: "tests/browser/src", order: &[&["program"], &["pipe"], &["page"]] },
+    Layers {
+        folder: "tests/control-plane/src",
+        order: &[
+            &[
+                "audit",
+                "behaviour",
+                "command",
+                "custom_kind",
+                "file_lock",
+                "identity",
+                "kubelet_policy",
+                "last_lines",
+                "lock",
+                "nodes",
+                "options",
+                "proxy",
+            ],
+            &["abandoned", "assets", "pki"],
+            &["flags", "processes"],
+            &["cluster"],
+            &["aggregation", "csi", "stored"],
+            &["aggregated", "metrics"],
+        ],
+    },
+    Layers {
+        folder: "tests/cluster/src",
+        order: &[
+            &["all_gates", "call", "certificates", "objects", "pace", "port", "report", "wait"],
+            &["faults", "programs"],
+            &["manager", "static_pods"],
+            &["space"],
+            &["cloud", "custom_objects", "harness", "metrics", "observer", "space_manager", "traces"],
+            &["handover", "kubevirt"],
+        ],
+    },
 ];
+
+/// Folders of sources whose modules have no layers. Imports between their files have no cycle either.
+pub const WITHOUT_LAYERS: &[&str] =
+    &["tests/cluster/tests/cluster", "tests/moto/src", "tests/moto/tests/moto", "tests/real-cluster/src"];

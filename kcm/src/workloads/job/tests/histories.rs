@@ -191,7 +191,7 @@ proptest! {
             prop_assert!(good as usize <= succeeded.len(), "{good} successes counted, of {}", succeeded.len());
             prop_assert!(bad as usize <= failed.len(), "{bad} failures counted, of {}", failed.len());
             let active = server.pods.iter().filter(|pod| pod.is_active()).count();
-            prop_assert!(active <= 3, "{active} pods at once");
+            prop_assert!(active <= 3, "{active} pods in parallel");
         }
         prop_assert!(server.job.status.finished().is_some(), "{:?}", server.job.status);
         prop_assert_eq!(server.counted(), (4, i32::try_from(failed.len()).expect("few")));

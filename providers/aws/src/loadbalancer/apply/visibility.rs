@@ -1,4 +1,4 @@
-//! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked once more.
+//! Resources that AWS lists late: a load balancer that is settled according to an early listing is checked again.
 //!
 //! A process that ends right after a creation leaves a resource that lists of the next process may lack for a minute.
 //! If the Service has changed in the meantime and no longer needs the resource, nothing else would delete the resource

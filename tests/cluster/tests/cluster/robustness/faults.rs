@@ -11,7 +11,7 @@ use runtime::manager::ExitReason;
 use serde_json::json;
 
 use crate::robustness::invariants::until_quiet;
-use crate::robustness::scenario::Scenario;
+use crate::robustness::scenario::{Scenario, created_pods};
 use crate::workloads::replicaset::settled;
 
 /// Creates 3 pods, deletes one, scales to 5, scales to 2.
@@ -39,17 +39,6 @@ pub const SCENARIO: Scenario = Scenario {
     fails: &[("create pods ", 1), ("create pods ", 3), ("update replicasets/status ", 2), ("delete pods ", 2)],
     ..Scenario::EMPTY
 };
-
-/// Returns the number of created pods, including those whose response was lost.
-pub fn created_pods(faults: &Faults) -> usize {
-    let requests = faults.requests();
-    requests
-        .iter()
-        .filter(|request| {
-            (request.call.verb, request.call.resource.as_str(), request.status) == (Verb::Create, "pods", Some(201))
-        })
-        .count()
-}
 
 pub async fn frozen_watch_leads_to_no_surplus_pods(space: Space) -> Result<()> {
     let faults = Faults::default();

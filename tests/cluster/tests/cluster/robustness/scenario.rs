@@ -1,7 +1,7 @@
 //! A scenario as data, which the crash tests run with a fault at any of its writes.
 
 use anyhow::Result;
-use cluster_tests::{Space, View};
+use cluster_tests::{Faults, Space, Verb, View};
 use futures::future::BoxFuture;
 
 /// The future of a scenario's actions in a space.
@@ -45,4 +45,15 @@ impl Scenario {
         writes: 0,
         fails: &[],
     };
+}
+
+/// Returns the number of created pods, including those whose response was lost.
+pub fn created_pods(faults: &Faults) -> usize {
+    let requests = faults.requests();
+    requests
+        .iter()
+        .filter(|request| {
+            (request.call.verb, request.call.resource.as_str(), request.status) == (Verb::Create, "pods", Some(201))
+        })
+        .count()
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::json;
 
-use crate::robustness::faults::created_pods;
+use crate::robustness::scenario::created_pods;
 
 /// Waits for a ReplicaSet with `replicas` pods, all ready and available, and a status with these numbers.
 pub async fn settled(space: &Space, name: &str, replicas: i32) -> Result<ReplicaSet> {

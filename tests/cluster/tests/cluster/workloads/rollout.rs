@@ -10,9 +10,10 @@ use k8s_openapi::api::apps::v1::Deployment;
 use runtime::manager::ExitReason;
 use serde_json::json;
 
-use crate::robustness::faults::{ELECT, created_pods};
+use crate::robustness::faults::ELECT;
 use crate::robustness::invariants::until_quiet;
 use crate::robustness::scenario::Scenario;
+use crate::robustness::scenario::created_pods;
 use crate::workloads::deployment::{revision, rolled_out, set_image, wanted};
 
 /// Checks that ReplicaSets request at most `max` pods, and that at least `min_ready` pods are ready.
