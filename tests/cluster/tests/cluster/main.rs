@@ -144,6 +144,7 @@ fn main() -> std::process::ExitCode {
         workloads::deployment::{
             rollout_leaves_the_expected_status_and_events, kubectl_undoes_and_restarts_a_rollout, history_is_limited,
             pause_stops_a_rollout_but_not_scaling, stuck_rollout_is_reported, scaling_during_a_rollout_is_proportional,
+            last_terminating_pod_of_a_rollout_is_reported_without_delay,
             taken_name_counts_as_a_collision, orphans_are_adopted_with_their_pods,
         },
         devices::resource_claims::{
