@@ -1,7 +1,7 @@
 //! State of volumes and nodes that the caches do not contain: timers, reported events, and requests without a response.
 //! Its loss is safe, and only delays steps.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -102,6 +102,18 @@ struct State {
     /// Last records of deleted nodes that still have volumes.
     deleted_nodes: HashMap<Str, Arc<Node>>,
     lists: HashMap<Str, NodeList>,
+    /// Nodes whose list has to be written, or is being written.
+    due: HashSet<Str>,
+}
+
+impl State {
+    /// Forgets the list of a node if there is nothing to remember.
+    fn drop_empty_list(&mut self, node: &str) {
+        if self.lists.get(node).is_some_and(NodeList::is_empty) {
+            self.lists.remove(node);
+            self.due.remove(node);
+        }
+    }
 }
 
 /// Remembered state of all volumes and nodes.
@@ -157,7 +169,7 @@ impl Memory {
     /// lists need no longer wait for this volume.
     pub fn store(&self, volume: &Str, scope: &Scope, sites: Sites) -> Vec<Str> {
         let mut state = self.lock();
-        let State { volumes, by_node, deleted_nodes, lists, .. } = &mut *state;
+        let State { volumes, by_node, deleted_nodes, lists, due, .. } = &mut *state;
         let current = volumes.entry(volume.clone()).or_default();
         let old = take_nodes(current, scope);
         for node in sites.keys().filter(|node| !old.contains_key(*node)) {
@@ -175,6 +187,7 @@ impl Memory {
                 }
                 if list.is_empty() {
                     lists.remove(node);
+                    due.remove(node);
                 }
             }
         }
@@ -311,9 +324,7 @@ impl Memory {
         }
         let Some(list) = state.lists.get_mut(node) else { return false };
         let is_last = list.expect_no_change(volume);
-        if list.is_empty() {
-            state.lists.remove(node);
-        }
+        state.drop_empty_list(node);
         is_last
     }
 
@@ -325,9 +336,16 @@ impl Memory {
     /// Returns the next write of a node's status. If it is due, records its start.
     pub fn begin_write(&self, node: &str, current: &[AttachedVolume], now: Instant) -> NodeWrite {
         let mut state = self.lock();
-        let Some(list) = state.lists.get_mut(node) else { return NodeWrite::None };
-        let Some(planned) = list.plan(current) else { return NodeWrite::None };
-        let pause = list.pause(current, now);
+        let State { lists, due, .. } = &mut *state;
+        let Some(list) = lists.get_mut(node) else { return NodeWrite::None };
+        let Some(planned) = list.plan(current) else {
+            due.remove(node);
+            return NodeWrite::None;
+        };
+        if !due.contains(node) {
+            due.insert(node.into());
+        }
+        let pause = list.pause(current, due.len(), now);
         if !pause.is_zero() {
             return NodeWrite::After(pause);
         }
@@ -365,9 +383,7 @@ impl Memory {
         let now = Instant::now();
         let written = list.end_write(current, now);
         let remaining = list.time_to_fail(now);
-        if list.is_empty() {
-            state.lists.remove(node);
-        }
+        state.drop_empty_list(node);
         (written, (!remaining.is_zero()).then_some(remaining))
     }
 
@@ -430,7 +446,11 @@ mod tests {
     fn is_empty(memory: &Memory) -> bool {
         let state = memory.lock();
         let has_no_node = state.volumes.is_empty() && state.by_node.is_empty() && state.lists.is_empty();
-        has_no_node && state.deleted_nodes.is_empty() && state.users.is_empty() && state.by_pod.is_empty()
+        has_no_node
+            && state.due.is_empty()
+            && state.deleted_nodes.is_empty()
+            && state.users.is_empty()
+            && state.by_pod.is_empty()
     }
 
     #[test]
@@ -463,6 +483,34 @@ mod tests {
         memory.store(&volume, &Scope::All, Sites::new());
         memory.link(&volume, &BTreeSet::new());
         assert!(is_empty(&memory));
+    }
+
+    /// Other nodes count only while their lists have to be written.
+    #[tokio::test(start_paused = true)]
+    async fn pod_waits_for_the_nodes_whose_lists_have_to_be_written() {
+        const TOOK: Duration = Duration::from_millis(50);
+        let memory = Memory::default();
+        let now = Instant::now();
+        let nodes: Vec<Str> = (0..10).map(|number| Str::from(format!("node-{number}"))).collect();
+        let listed = |name: &str| [AttachedVolume { name: name.into(), device_path: "".into() }];
+        let begin = |node: &str, current: &[AttachedVolume]| memory.begin_write(node, current, now);
+        for node in &nodes {
+            memory.decide_listing(node, &"a".into(), true, true);
+            assert_eq!(begin(node, &[]), NodeWrite::Now(listed("a").into()), "{node}");
+            memory.written(node, TOOK, Vec::new());
+            assert_eq!(begin(node, &listed("a")), NodeWrite::None, "the cache contains the write of {node}");
+        }
+        for (at, node) in nodes.iter().enumerate() {
+            memory.decide_listing(node, &"b".into(), true, true);
+            let turns = u32::try_from(at + 1).expect("few nodes");
+            assert_eq!(begin(node, &listed("a")), NodeWrite::After((TOOK * turns).max(TOOK * 2)), "{node}");
+        }
+        // The volumes of nine nodes are no longer wanted.
+        for node in &nodes[1..] {
+            memory.decide_listing(node, &"b".into(), false, true);
+            assert_eq!(begin(node, &listed("a")), NodeWrite::None);
+        }
+        assert_eq!(begin(&nodes[0], &listed("a")), NodeWrite::After(TOOK * 2));
     }
 
     #[tokio::test]

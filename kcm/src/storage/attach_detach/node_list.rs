@@ -15,8 +15,13 @@ use tokio::time::Instant;
 use crate::storage::lost_write::REQUEST_TIMEOUT;
 
 /// Minimum time between two writes of a node, as a multiple of the duration of the last one: a slow API server gets
-/// fewer and larger writes. Upstream writes one node after the other, so a node waits longer in a larger cluster.
+/// fewer and larger writes. If a pod waits, the multiple is the number of nodes whose list has to be written, up to this
+/// one, as if one node was written after the other. That is upstream's order: there, a node of a larger cluster waits
+/// longer.
 const PAUSE_FACTOR: u32 = 20;
+/// Time for which a pod may wait on any API server so that the changes of several volumes share a write. Upstream
+/// writes the nodes in passes with this pause.
+const PASS: Duration = Duration::from_millis(100);
 /// Maximum time between two writes of a node while no further change is expected.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum time between two writes of a node while further changes are expected. The time exceeds [`MAX_PAUSE`] only if
@@ -111,12 +116,20 @@ impl NodeList {
     }
 
     /// Returns the time until the list should be written. Zero after a quiet time, so that single changes never wait.
-    pub fn pause(&self, current: &[AttachedVolume], now: Instant) -> Duration {
+    /// `due` is the number of nodes whose list has to be written, with this one.
+    pub fn pause(&self, current: &[AttachedVolume], due: usize, now: Instant) -> Duration {
         let Some((end, took)) = self.last_write else { return Duration::ZERO };
         let pause = took.saturating_mul(PAUSE_FACTOR);
+        let is_awaited = self.is_awaited(current);
+        let pause = if is_awaited {
+            let turn = took.saturating_mul(u32::try_from(due).unwrap_or(u32::MAX));
+            pause.min(turn.max(PASS))
+        } else {
+            pause
+        };
         let pause = if self.expected.is_empty() {
             pause.min(MAX_PAUSE)
-        } else if self.is_awaited(current) {
+        } else if is_awaited {
             pause.min(MAX_BATCH_PAUSE)
         } else {
             pause.clamp(RELAXED_PAUSE, MAX_BATCH_PAUSE)
@@ -268,27 +281,33 @@ mod tests {
         let now = Instant::now();
         let volume = Str::from("a");
         let current = entries(&["a"]);
-        for (name, is_expecting, is_awaited, took_ms, expected_ms) in [
-            ("alone", false, true, 5, 100),
-            ("alone, not awaited", false, false, 5, 100),
-            ("alone, slow API server", false, false, 50, 1000),
-            ("alone, very slow API server", false, true, 5000, 2000),
-            ("one of several", true, true, 5, 100),
-            ("one of several, slow API server", true, true, 50, 1000),
-            ("one of several, very slow API server", true, true, 5000, 4000),
-            ("one of several, not awaited", true, false, 5, 500),
-            ("one of several, not awaited, slow API server", true, false, 50, 1000),
+        for (name, is_expecting, is_awaited, due, took_ms, expected_ms) in [
+            ("alone", false, true, 1, 5, 100),
+            ("alone, fast API server", false, true, 1, 1, 20),
+            ("alone, slow API server", false, true, 1, 50, 100),
+            ("alone, slow API server, a few nodes", false, true, 6, 50, 300),
+            ("alone, slow API server, many nodes", false, true, 100, 50, 1000),
+            ("alone, very slow API server", false, true, 1, 1500, 1500),
+            ("alone, very slow API server, many nodes", false, true, 100, 5000, 2000),
+            ("alone, not awaited", false, false, 1, 5, 100),
+            ("alone, not awaited, slow API server", false, false, 1, 50, 1000),
+            ("one of several", true, true, 1, 5, 100),
+            ("one of several, slow API server", true, true, 1, 50, 100),
+            ("one of several, slow API server, many nodes", true, true, 20, 50, 1000),
+            ("one of several, very slow API server, many nodes", true, true, 20, 5000, 4000),
+            ("one of several, not awaited", true, false, 1, 5, 500),
+            ("one of several, not awaited, slow API server", true, false, 1, 50, 1000),
         ] {
             let mut list = NodeList::default();
             list.decide(&volume, false, is_awaited);
             if is_expecting {
                 list.expect_change(&"b".into());
             }
-            assert_eq!(list.pause(&current, now), Duration::ZERO, "{name}: the first write");
+            assert_eq!(list.pause(&current, due, now), Duration::ZERO, "{name}: the first write");
             list.written(now, Duration::from_millis(took_ms), Vec::new());
             let expected = Duration::from_millis(expected_ms);
-            assert_eq!(list.pause(&current, now), expected, "{name}");
-            assert_eq!(list.pause(&current, now + expected), Duration::ZERO, "{name}: after the pause");
+            assert_eq!(list.pause(&current, due, now), expected, "{name}");
+            assert_eq!(list.pause(&current, due, now + expected), Duration::ZERO, "{name}: after the pause");
         }
     }
 
@@ -300,15 +319,15 @@ mod tests {
         list.written(now, Duration::ZERO, Vec::new());
         list.decide(&"a".into(), false, false);
         list.decide(&"c".into(), true, true);
-        assert_eq!(list.pause(&entries(&["a", "b"]), now), Duration::ZERO);
+        assert_eq!(list.pause(&entries(&["a", "b"]), 1, now), Duration::ZERO);
         assert_eq!(list.plan(&entries(&["a", "b"])), Some(entries(&["b", "c"])));
         assert_eq!(
-            list.pause(&entries(&["a", "b", "c"]), now),
+            list.pause(&entries(&["a", "b", "c"]), 1, now),
             RELAXED_PAUSE,
             "only the awaited change is in the list"
         );
         assert!(list.decide(&"a".into(), false, true), "another node waits by now");
-        assert_eq!(list.pause(&entries(&["a", "b", "c"]), now), Duration::ZERO);
+        assert_eq!(list.pause(&entries(&["a", "b", "c"]), 1, now), Duration::ZERO);
     }
 
     #[test]
@@ -318,10 +337,10 @@ mod tests {
         list.decide(&"a".into(), false, false);
         ["b", "c", "d"].iter().for_each(|volume| list.expect_change(&Str::from(*volume)));
         list.written(now, Duration::ZERO, Vec::new());
-        assert_eq!(list.pause(&entries(&["a"]), now), RELAXED_PAUSE);
+        assert_eq!(list.pause(&entries(&["a"]), 1, now), RELAXED_PAUSE);
         assert!(!list.expect_no_change("b") && !list.forget("c"), "one is left");
         assert!(list.expect_no_change("d") && !list.expect_no_change("d"), "it is reported once");
-        assert_eq!(list.pause(&entries(&["a"]), now), Duration::ZERO);
+        assert_eq!(list.pause(&entries(&["a"]), 1, now), Duration::ZERO);
     }
 
     /// Tens of thousands of entries by a compromised kubelet must not stop the manager: with a scan of the list for
@@ -338,7 +357,7 @@ mod tests {
             list.decide(&name(number), true, true);
         });
         list.written(now, Duration::from_secs(1), Vec::new());
-        assert!(!list.pause(&current, now).is_zero() && list.plan(&current).is_none());
+        assert!(!list.pause(&current, 1, now).is_zero() && list.plan(&current).is_none());
         list.begin_write(&current);
         assert!((0..VOLUMES).all(|number| list.may_be_writing(&name(number))));
         assert!(list.end_write(&current, now).is_empty());

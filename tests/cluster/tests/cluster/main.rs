@@ -52,6 +52,7 @@ fn main() -> std::process::ExitCode {
             finalizers_are_added_and_removed_when_writes_fail, unused_condition_follows_the_pods_of_a_bound_claim,
             bound_claim_has_no_unused_condition_without_the_gate,
             volume_stays_while_it_is_bound, attributes_class_stays_while_a_claim_or_volume_refers_to_it,
+            volumes_and_classes_are_protected_when_writes_fail,
         },
         storage::ephemeral_volume::{
             deleted_claim_of_an_ephemeral_volume_is_created_again, claim_of_another_owner_is_reported_and_left_alone,
@@ -61,7 +62,7 @@ fn main() -> std::process::ExitCode {
             volume_is_provisioned_for_its_claim_and_deleted_in_the_driver,
             second_attachment_of_a_single_node_volume_is_detected, first_consumer_gets_its_ephemeral_volume_and_runs,
         },
-        storage::expander::{expansion_is_left_to_external_resizers},
+        storage::expander::{expansion_is_left_to_external_resizers, resizer_is_named_once_when_any_write_fails},
         storage::attach_detach::{
             volume_follows_its_pods_and_is_deleted_with_its_claim, volume_leaves_a_dead_node_once_it_is_out_of_service,
             failures_of_the_driver_are_reported_and_retried, volumes_follow_the_pods_of_a_statefulset_in_an_update,
@@ -143,6 +144,7 @@ fn main() -> std::process::ExitCode {
         },
         workloads::deployment::{
             rollout_leaves_the_expected_status_and_events, kubectl_undoes_and_restarts_a_rollout, history_is_limited,
+            last_terminating_pod_of_a_rollout_is_reported_without_delay,
             pause_stops_a_rollout_but_not_scaling, stuck_rollout_is_reported, scaling_during_a_rollout_is_proportional,
             taken_name_counts_as_a_collision, orphans_are_adopted_with_their_pods,
         },
@@ -305,6 +307,16 @@ fn main() -> std::process::ExitCode {
         },
         storage::selinux_warning::{pods_with_different_labels_on_one_volume_are_reported},
         storage::waiting_claims::{free_volume_requeues_no_claim_that_names_another_one},
+        storage::default_class::{waiting_claims_get_the_newest_default_class},
+        storage::host_path::{
+            directory_is_provisioned_for_a_claim_and_deleted_with_it,
+            claim_that_cannot_be_provisioned_is_reported_and_may_leave_its_node,
+            directory_of_a_refused_volume_is_deleted,
+        },
+        storage::binder_faults::{
+            volumes_end_as_without_faults_when_any_write_fails,
+            volumes_end_as_without_faults_when_the_manager_crashes_at_any_write,
+        },
         storage::binder::{
             static_volume_is_bound_with_four_writes, reservations_from_either_side_are_kept,
             claim_waits_for_its_pod_and_gets_a_volume_of_the_node, binding_is_completed_after_a_crash_at_each_write,

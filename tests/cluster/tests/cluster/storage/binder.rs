@@ -16,13 +16,12 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, S
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
-use crate::auth::serviceaccount::on_bed_without_accounts;
+use super::objects::alone;
 use crate::robustness::invariants::only_declared;
 use crate::workloads::statefulset::{settled, stateful_set};
 
-const BINDER: &str = "persistentvolume-binder-controller";
+pub const BINDER: &str = "persistentvolume-binder-controller";
 pub const FLAGS: [&str; 2] = ["--controllers=persistentvolume-binder-controller", "--pvclaimbinder-sync-period=1s"];
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -32,8 +31,8 @@ const FAKE_PROVISIONER: &str = "fake.example.com";
 /// The volumes and claims of a test.
 pub struct Storage {
     space: Space,
-    volumes: Api<PersistentVolume>,
-    class: String,
+    pub volumes: Api<PersistentVolume>,
+    pub class: String,
 }
 
 impl Storage {
@@ -70,7 +69,7 @@ impl Storage {
         self.space.create(with(object, fields)).await
     }
 
-    async fn create_class(&self, provisioner: &str, mode: &str, policy: &str) -> Result<()> {
+    pub async fn create_class(&self, provisioner: &str, mode: &str, policy: &str) -> Result<()> {
         let class: StorageClass = serde_json::from_value(json!({
             "metadata": {"name": self.class}, "provisioner": provisioner, "volumeBindingMode": mode,
             "reclaimPolicy": policy,
@@ -79,11 +78,11 @@ impl Storage {
         Ok(())
     }
 
-    async fn volume(&self, volume: &str) -> Result<PersistentVolume> {
+    pub async fn volume(&self, volume: &str) -> Result<PersistentVolume> {
         Ok(self.volumes.get(&self.name(volume)).await?)
     }
 
-    async fn claim(&self, claim: &str) -> Result<PersistentVolumeClaim> {
+    pub async fn claim(&self, claim: &str) -> Result<PersistentVolumeClaim> {
         self.space.get(claim).await
     }
 
@@ -93,14 +92,14 @@ impl Storage {
     }
 
     /// Deletes a volume, and removes its finalizers: the protection controller does not run here.
-    async fn delete_volume(&self, volume: &str) -> Result<()> {
+    pub async fn delete_volume(&self, volume: &str) -> Result<()> {
         self.patch_volume(volume, json!({"metadata": {"finalizers": null}})).await?;
         self.volumes.delete(&self.name(volume), &DeleteParams::default()).await?;
         Ok(())
     }
 
     /// Same as [`Storage::delete_volume`], for a claim.
-    async fn delete_claim(&self, claim: &str) -> Result<()> {
+    pub async fn delete_claim(&self, claim: &str) -> Result<()> {
         self.space.patch::<PersistentVolumeClaim>(claim, json!({"metadata": {"finalizers": null}})).await?;
         self.space.delete::<PersistentVolumeClaim>(claim).await
     }
@@ -114,7 +113,7 @@ impl Storage {
         .await
     }
 
-    async fn until_claim_phase(&self, claim: &str, phase: &str) -> Result<PersistentVolumeClaim> {
+    pub async fn until_claim_phase(&self, claim: &str, phase: &str) -> Result<PersistentVolumeClaim> {
         eventually(format!("claim {claim} is {phase}"), || async {
             let found = self.claim(claim).await?;
             ensure!(claim_phase(&found) == phase, "{:?}", found.status);
@@ -139,11 +138,11 @@ impl Storage {
     }
 }
 
-fn volume_phase(volume: &PersistentVolume) -> &str {
+pub fn volume_phase(volume: &PersistentVolume) -> &str {
     volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+pub fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
@@ -490,7 +489,7 @@ pub async fn stateful_pods_with_claims_start(space: Space) -> Result<()> {
 }
 
 /// Writes the template of a pod that wipes host-path volumes, with this behaviour. Returns its path, and the flag.
-fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
+pub fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)> {
     let path = format!("/tmp/{}-{behaviour}-recycler.yaml", space.namespace);
     let template = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{namespace: {}, annotations: {{{BEHAVIOUR}: {behaviour}}}}}\nspec:\n  \
@@ -502,14 +501,8 @@ fn recycler_template(space: &Space, behaviour: &str) -> Result<(String, String)>
     Ok((path, flag))
 }
 
-/// Locked by each test that wipes volumes: volumes have no namespace, so the manager of one test wipes the volumes of
-/// all tests.
-static WIPES: Mutex<()> = Mutex::const_new(());
-
 pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space) -> Result<()> {
-    let _alone = WIPES.lock().await;
-    // On the control plane of most tests, the managers of other tests would also wipe the volume.
-    let space = on_bed_without_accounts(&space).await?;
+    let (space, _alone) = alone(&space).await?;
     let storage = Storage::new(&space);
     let (template, flag) = recycler_template(&space, SUCCEED)?;
     let faults = Faults::default();
@@ -533,8 +526,7 @@ pub async fn recycled_volume_is_wiped_by_a_pod_and_available_again(space: Space)
 
 /// A volume whose recycler pod failed keeps its data and its reference to the claim until a later pod succeeds.
 pub async fn volume_is_wiped_after_a_recycler_pod_has_failed(space: Space) -> Result<()> {
-    let _alone = WIPES.lock().await;
-    let space = on_bed_without_accounts(&space).await?;
+    let (space, _alone) = alone(&space).await?;
     let storage = Storage::new(&space);
     let controllers = format!("--controllers=serviceaccount-controller,{BINDER}");
     let (failing, flag) = recycler_template(&space, FAIL)?;

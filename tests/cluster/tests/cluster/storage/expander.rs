@@ -3,7 +3,9 @@
 
 use anyhow::{Result, ensure};
 use cluster_tests::objects::with;
-use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
+use cluster_tests::{
+    Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes, write_failures,
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
@@ -39,15 +41,33 @@ async fn until_event(space: &Space, claim: &str, wanted: &str) -> Result<()> {
     .await
 }
 
-pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> {
-    let faults = Faults::default();
+async fn create_class(space: &Space) -> Result<()> {
     let class = json!({
         "metadata": {"name": space.namespace}, "provisioner": "disk.example.com", "allowVolumeExpansion": true,
     });
-    ClusterWide::<StorageClass>::of(&space).create(class).await?;
+    ClusterWide::<StorageClass>::of(space).create(class).await?;
+    Ok(())
+}
+
+fn ebs() -> Value {
+    json!({"awsElasticBlockStore": {"volumeID": "vol-1"}})
+}
+
+async fn until_resizer_is_named(space: &Space, claim: &str) -> Result<()> {
+    eventually(format!("the resizer of {claim} is named"), || async {
+        let claim: PersistentVolumeClaim = space.get(claim).await?;
+        let annotations = claim.metadata.annotations.unwrap_or_default();
+        ensure!(annotations.get(RESIZER).is_some_and(|name| name == "ebs.csi.aws.com"), "{annotations:?}");
+        Ok(())
+    })
+    .await
+}
+
+pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> {
+    let faults = Faults::default();
+    create_class(&space).await?;
     let manager = Manager::start_with(&space, &faults, &[&format!("--controllers={NAME}")]).await?;
-    let ebs = json!({"awsElasticBlockStore": {"volumeID": "vol-1"}});
-    bound_and_too_small(&space, "ebs", ebs).await?;
+    bound_and_too_small(&space, "ebs", ebs()).await?;
     let csi = json!({"csi": {"driver": "disk.example.com", "volumeHandle": "vol-2"}});
     bound_and_too_small(&space, "csi", csi).await?;
     let migrated = "Normal ExternalExpanding CSI migration enabled for kubernetes.io/aws-ebs; waiting for external resizer \
@@ -55,18 +75,44 @@ pub async fn expansion_is_left_to_external_resizers(space: Space) -> Result<()> 
     until_event(&space, "ebs", migrated).await?;
     until_event(&space, "csi", "Normal ExternalExpanding waiting for an external controller to expand this PVC")
         .await?;
-    eventually("the resizer is named", || async {
-        let claim: PersistentVolumeClaim = space.get("ebs").await?;
-        let annotations = claim.metadata.annotations.unwrap_or_default();
-        ensure!(annotations.get(RESIZER).is_some_and(|name| name == "ebs.csi.aws.com"), "{annotations:?}");
-        Ok(())
-    })
-    .await?;
+    until_resizer_is_named(&space, "ebs").await?;
     during(QUIET, "the annotation is the only write", || async {
-        ensure!(faults.count(cluster_tests::Call::is_object_write) == 1, "{:?}", faults.requests());
+        ensure!(faults.count(Call::is_object_write) == 1, "{:?}", faults.requests());
         Ok(())
     })
     .await?;
     manager.stop().await?;
     only_declared(&faults, &[NAME])
+}
+
+/// The write for each claim fails in another way, or the manager crashes after it. Each claim is written once.
+pub async fn resizer_is_named_once_when_any_write_fails(space: Space) -> Result<()> {
+    create_class(&space).await?;
+    let faults = Faults::default();
+    let crash = [("crash", Effect::CrashBeforeResponse)];
+    let effects: Vec<(String, Effect)> =
+        write_failures().into_iter().chain(crash).map(|(how, effect)| (how.replace(' ', "-"), effect)).collect();
+    let is_write = |call: &Call| call.verb == Verb::Patch && call.resource == "persistentvolumeclaims/status";
+    let checks = async {
+        for (name, effect) in &effects {
+            let of_claim = name.clone();
+            faults.add(Rule::new(move |call| is_write(call) && call.name == of_claim, effect.clone()));
+            bound_and_too_small(&space, name, ebs()).await?;
+        }
+        for (name, _) in &effects {
+            until_resizer_is_named(&space, name).await?;
+        }
+        ensure!(faults.unmet() == 0, "{} faults did not occur", faults.unmet());
+        during(QUIET, "each claim is written once", || async {
+            ensure!(faults.accepted(is_write) == effects.len(), "{:?}", faults.requests());
+            Ok(())
+        })
+        .await
+    };
+    let controllers = format!("--controllers={NAME}");
+    let flags = [controllers.as_str()];
+    tokio::select! {
+        done = checks => done,
+        ended = restart_after_crashes(&faults, || Manager::start_with(&space, &faults, &flags)) => ended,
+    }
 }

@@ -11,6 +11,19 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::auth::serviceaccount::on_bed_without_accounts;
+
+/// Locked by each test whose volumes or classes no manager of another test may process.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Returns a namespace on a control plane where no other test has volumes, claims or classes until the guard is
+/// dropped. They have no namespace: on the control plane of most tests, the managers of other tests process them, too.
+pub async fn alone(space: &Space) -> Result<(Space, MutexGuard<'static, ()>)> {
+    let guard = ALONE.lock().await;
+    Ok((on_bed_without_accounts(space).await?, guard))
+}
 
 /// Returns a claim of 1 GiB without a class: no provisioner creates a volume for it.
 pub fn claim(name: &str) -> Value {
@@ -72,19 +85,31 @@ pub async fn until_done(driver: &Driver, action: &str) -> Result<()> {
     .await
 }
 
+/// A kind without a namespace.
+pub trait ClusterScoped:
+    Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>
+    + Clone
+    + std::fmt::Debug
+    + Serialize
+    + DeserializeOwned
+{
+}
+
+impl<K> ClusterScoped for K where
+    K: Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned
+{
+}
+
 /// Objects of a kind without a namespace, named for a test's namespace.
 pub struct ClusterWide<K> {
     api: Api<K>,
 }
 
-impl<K> ClusterWide<K>
-where
-    K: Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + Serialize
-        + DeserializeOwned,
-{
+impl<K: ClusterScoped> ClusterWide<K> {
     /// Returns the admin's client of the objects.
     pub fn of(space: &Space) -> Self {
         Self { api: Api::all(space.bed.client.clone()) }

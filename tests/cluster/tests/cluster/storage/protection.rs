@@ -3,15 +3,16 @@
 use anyhow::{Context, Result, ensure};
 use cluster_tests::objects::with;
 use cluster_tests::{
-    Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, variants, write_failures,
+    Call, Effect, Faults, Manager, QUIET, Rule, Space, Verb, during, eventually, restart_after_crashes, variants,
+    write_failures,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::objects::{
-    ClusterWide, bind, claim, delete_with_force, until_claim_deleted, until_unused, unused, user, user_on_a_node,
-    volume, volumes,
+    ClusterScoped, ClusterWide, alone, bind, claim, delete_with_force, until_claim_deleted, until_unused, unused, user,
+    user_on_a_node, volume, volumes,
 };
 use crate::robustness::invariants::{only_declared, until_quiet};
 
@@ -235,4 +236,97 @@ pub async fn attributes_class_stays_while_a_claim_or_volume_refers_to_it(space: 
     classes.until_deleted(&name).await?;
     manager.stop().await?;
     only_declared(&faults, &[CLASSES])
+}
+
+/// Objects of a kind, one for each effect on the writes of the controller that protects them. `finalizer` is that of the
+/// controller.
+struct Protected<'a, K> {
+    objects: ClusterWide<K>,
+    resource: &'static str,
+    finalizer: &'static str,
+    effects: &'a [(String, Effect)],
+    faults: &'a Faults,
+}
+
+impl<K: ClusterScoped> Protected<'_, K> {
+    /// Lets the next write to an object fail.
+    fn fail_next(&self, name: &str, effect: &Effect) {
+        let (resource, name) = (self.resource, name.to_owned());
+        let matches = move |call: &Call| call.verb == Verb::Update && call.resource == resource && call.name == name;
+        self.faults.add(Rule::new(matches, effect.clone()));
+    }
+
+    async fn until_finalizers(&self, expected: &[&str]) -> Result<()> {
+        for (name, _) in self.effects {
+            eventually(format!("finalizers of {} {name}", self.resource), || async {
+                let finalizers = self.objects.get(name).await?.meta().finalizers.clone().unwrap_or_default();
+                ensure!(finalizers == expected, "{finalizers:?}");
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the controller's finalizer from new objects, and deletes them once they have it again.
+    async fn add_and_remove(&self, create: impl Fn(&str) -> Value) -> Result<()> {
+        const KEPT: &str = "example.com/kept";
+        for (name, effect) in self.effects {
+            self.fail_next(name, effect);
+            self.objects.create(create(name)).await?;
+            self.objects.patch(name, json!({"metadata": {"finalizers": [KEPT]}})).await?;
+        }
+        self.until_finalizers(&[KEPT, self.finalizer]).await?;
+        for (name, effect) in self.effects {
+            self.fail_next(name, effect);
+            self.objects.delete(name).await?;
+        }
+        self.until_finalizers(&[KEPT]).await?;
+        for (name, _) in self.effects {
+            self.objects.patch(name, json!({"metadata": {"finalizers": null}})).await?;
+        }
+        Ok(())
+    }
+}
+
+/// As [`finalizers_are_added_and_removed_when_writes_fail`], for volumes and VolumeAttributesClasses, also when the
+/// manager crashes after the write.
+pub async fn volumes_and_classes_are_protected_when_writes_fail(space: Space) -> Result<()> {
+    let (space, _alone) = alone(&space).await?;
+    let faults = Faults::default();
+    let crash = [("crash", Effect::CrashBeforeResponse)];
+    let name = |how: &str| format!("{}-{}", space.namespace, how.replace(' ', "-"));
+    let effects: Vec<(String, Effect)> =
+        write_failures().into_iter().chain(crash).map(|(how, effect)| (name(how), effect)).collect();
+    let of_volumes = Protected {
+        objects: volumes(&space),
+        resource: "persistentvolumes",
+        finalizer: "kubernetes.io/pv-protection",
+        effects: &effects,
+        faults: &faults,
+    };
+    let of_classes = Protected {
+        objects: ClusterWide::<VolumeAttributesClass>::of(&space),
+        resource: "volumeattributesclasses",
+        finalizer: "kubernetes.io/vac-protection",
+        effects: &effects,
+        faults: &faults,
+    };
+    let source = json!({"csi": {"driver": "disk.example.com", "volumeHandle": "vol-1"}});
+    let parameters = json!({"iops": "1"});
+    let class =
+        |name: &str| json!({"metadata": {"name": name}, "driverName": "disk.example.com", "parameters": parameters});
+    let checks = async {
+        of_volumes.add_and_remove(|name| volume(name, source.clone())).await?;
+        of_classes.add_and_remove(class).await?;
+        ensure!(faults.unmet() == 0, "{} faults did not occur", faults.unmet());
+        anyhow::Ok(())
+    };
+    let controllers = format!("--controllers={VOLUMES},{CLASSES}");
+    let flags = [controllers.as_str()];
+    let start = || Manager::start_cluster_wide(&space, &faults, &flags);
+    tokio::select! {
+        done = checks => done,
+        ended = restart_after_crashes(&faults, start) => ended,
+    }
 }

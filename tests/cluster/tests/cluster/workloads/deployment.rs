@@ -1,10 +1,13 @@
 //! Observable behaviour of a Deployment: ReplicaSets, conditions, revisions, events, and kubectl's reports.
 
-use anyhow::{Context, Result, ensure};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
 use cluster_tests::objects::{conditions, deployment, image, is_ready, names, owner, replica_set, uids, with};
 use cluster_tests::{Faults, Manager, QUIET, Space, during, eventually};
-use control_plane::behaviour::{BEHAVIOUR, UNREADY};
+use control_plane::behaviour::{BEHAVIOUR, TERMINATING, UNREADY};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
@@ -100,6 +103,46 @@ pub async fn rollout_leaves_the_expected_status_and_events(space: Space) -> Resu
     ensure!(output.contains("successfully rolled out"), "{output}");
     space.kubectl(&["wait", "deployment/web", "--for=condition=Available", "--timeout=180s"]).await?;
     Ok(())
+}
+
+/// Statuses in which only the number of terminating pods differs are delayed: by two seconds for a ReplicaSet and three
+/// for a Deployment. The end of the last terminating pod of a complete rollout is not. A busy machine may delay it, too,
+/// so one of several attempts has to be fast.
+pub async fn last_terminating_pod_of_a_rollout_is_reported_without_delay(space: Space) -> Result<()> {
+    const ATTEMPTS: u32 = 4;
+    const LIMIT: Duration = Duration::from_millis(1500);
+    let _manager = Manager::start(&space, &Faults::default()).await?;
+    let lingering = json!({"spec": {"template": {"metadata": {"annotations": {BEHAVIOUR: TERMINATING}}}}});
+    space.create::<Deployment>(with(deployment("web", 1), lingering)).await?;
+    rolled_out(&space, "web", 1).await?;
+    let status = || async { anyhow::Ok(space.get::<Deployment>("web").await?.status.unwrap_or_default()) };
+    let mut times = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        let old = names(&space.pods("web").await?).first().context("no pod")?.clone();
+        set_image(&space, "web", attempt + 2).await?;
+        eventually("the rollout is complete, and its old pod terminates", || async {
+            let pods = space.pods("web").await?;
+            ensure!(pods.len() == 1 && !names(&pods).contains(&old), "{:?}", names(&pods));
+            let status = status().await?;
+            let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+            ensure!(counts == [Some(1); 3] && status.terminating_replicas == Some(1), "{status:?}");
+            Ok(())
+        })
+        .await?;
+        let begun = Instant::now();
+        space.api::<Pod>().delete(&old, &DeleteParams::default().grace_period(0)).await?;
+        eventually("no pod terminates", || async {
+            let status = status().await?;
+            ensure!(status.terminating_replicas.unwrap_or(0) == 0, "{status:?}");
+            Ok(())
+        })
+        .await?;
+        times.push(begun.elapsed());
+        if begun.elapsed() < LIMIT {
+            return Ok(());
+        }
+    }
+    bail!("the status was late in all attempts: {times:?}")
 }
 
 pub async fn kubectl_undoes_and_restarts_a_rollout(space: Space) -> Result<()> {
