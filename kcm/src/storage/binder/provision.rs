@@ -258,10 +258,10 @@ impl Binder {
         Ok(())
     }
 
-    /// Deletes the directory of a volume that the API server refused. After a lost response the volume may exist, so
-    /// the directory stays for the next attempt.
+    /// Deletes the directory of a volume that the API server refused. The volume may exist if the response was lost or is
+    /// inconclusive, so the directory then stays for the next attempt.
     async fn clean_up(&self, claim: &PersistentVolumeClaim, path: &str, error: WriteError) -> Stop {
-        if error.refused().is_none() {
+        if error.refused().is_none() || error.is_lost() {
             return Stop::Failed(error);
         }
         let key = claim.meta.key();

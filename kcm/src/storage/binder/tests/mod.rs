@@ -5,5 +5,6 @@ mod claim_table;
 mod index;
 mod model;
 mod provision_table;
+mod provisioner;
 mod recycler;
 mod volume_table;
