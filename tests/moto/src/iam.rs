@@ -406,6 +406,27 @@ mod tests {
             allowed: true,
         },
         Row {
+            name: "disables the source/destination check of a node's interface",
+            action: "ModifyNetworkInterfaceAttribute",
+            parameters: &[("NetworkInterfaceId", "eni-1"), ("SourceDestCheck.Value", "false")],
+            tags: &[("eni-1", SHARED)],
+            allowed: true,
+        },
+        Row {
+            name: "disables the source/destination check of an interface without the tag",
+            action: "ModifyNetworkInterfaceAttribute",
+            parameters: &[("NetworkInterfaceId", "eni-1"), ("SourceDestCheck.Value", "false")],
+            tags: &[("eni-1", FOREIGN)],
+            allowed: false,
+        },
+        Row {
+            name: "changes the security groups of a node's interface",
+            action: "ModifyNetworkInterfaceAttribute",
+            parameters: &[("NetworkInterfaceId", "eni-1"), ("SecurityGroupId.1", "sg-1")],
+            tags: &[("eni-1", OWNED)],
+            allowed: false,
+        },
+        Row {
             name: "changes the user data of a node",
             action: "ModifyInstanceAttribute",
             parameters: &[("InstanceId", "i-1"), ("UserData.Value", "x")],
