@@ -100,10 +100,10 @@ async fn http1(bed: &Bed) -> tokio_rustls::client::TlsStream<TcpStream> {
     TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.expect("a handshake")
 }
 
-/// Runs `exchange` while the paused clock stands still, until the server has read what was sent. Otherwise the clock
+/// Runs `exchange` at one time of the paused clock, until the server has read what was sent. Otherwise the clock
 /// advances to the next timer whenever a task waits for bytes that are on their way.
 async fn without_passing_time<F: Future>(exchange: F) -> F::Output {
-    // The clock stands still while a blocking task runs.
+    // The clock does not advance by itself while a blocking task runs.
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let blocking = tokio::task::spawn_blocking(move || {
         let _ = receiver.recv();
