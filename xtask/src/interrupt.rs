@@ -85,20 +85,29 @@ pub fn terminate_children() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
 
-    /// Held by a test that sends a signal to this process, because all tests would receive it.
-    static SIGNALS: Mutex<()> = Mutex::new(());
+    /// Sends a signal to this process, which listens for it.
+    fn terminate() -> rustix::io::Result<()> {
+        kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)
+    }
 
+    /// One test, because all threads of the process receive its signals. Each runtime ends this process at the second
+    /// signal. The first runtime has ended when its statement has; the one of [`run`] ends in the background, so no
+    /// signal may follow it.
     #[test]
-    fn interrupted_work_is_dropped_and_what_it_has_done_stays() {
-        let _signals = SIGNALS.lock();
+    fn signal_is_an_exit_code_and_drops_work_whose_effects_stay() {
+        let ended = tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut interrupted = Interrupted::listen().unwrap();
+            terminate().unwrap();
+            interrupted.wait().await
+        });
+        assert_eq!(ended, ExitCode::TERMINATE);
+
         let mut done = Vec::new();
         let ended = run(async {
             done.push("first");
-            kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
+            terminate()?;
             std::future::pending::<()>().await;
             done.push("second");
             Ok(())
@@ -106,16 +115,5 @@ mod tests {
         assert_eq!(ended.unwrap(), Err(ExitCode::TERMINATE));
         assert_eq!(done, ["first"]);
         assert_eq!(run(async { Ok(1) }).unwrap(), Ok(1));
-    }
-
-    #[test]
-    fn wait_returns_the_exit_code_of_the_signal() {
-        let _signals = SIGNALS.lock();
-        let ended = tokio::runtime::Runtime::new().unwrap().block_on(async {
-            let mut interrupted = Interrupted::listen().unwrap();
-            kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
-            interrupted.wait().await
-        });
-        assert_eq!(ended, ExitCode::TERMINATE);
     }
 }

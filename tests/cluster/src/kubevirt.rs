@@ -218,7 +218,7 @@ impl Fixture for Tenant {
     }
 
     fn timeout(&self) -> Duration {
-        crate::DEADLINE
+        crate::wait::DEADLINE
     }
 
     async fn create_instance(&self, node: &str) -> Result<InstanceRef, FixtureError> {

@@ -80,8 +80,8 @@ async fn script_can_read_and_change_all_state() {
 
 #[tokio::test]
 async fn factory_serves_http_once_initialized() {
-    // A port that was free a moment ago; the listener is closed before the mock uses it.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // The port was free a moment ago, and is closed before the mock uses it. No other test listens at this address.
+    let free = std::net::TcpListener::bind("127.0.0.77:0").unwrap().local_addr().unwrap().to_string();
     let config = json!({"listen": free, "auto_instances": true}).to_string();
     let context = BuildContext { cluster_name: CLUSTER.into(), config: config.into(), ..BuildContext::default() };
     let provider = build(&[provider_mock::factory()], "mock", &context).unwrap();

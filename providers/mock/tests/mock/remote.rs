@@ -6,7 +6,7 @@ use std::sync::Arc;
 use provider_mock::{MockCloud, MockConfig};
 use providers::{BuildContext, CloudProvider, ErrorKind, InstanceRef, InstanceState, Targets, build};
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 
 use crate::fixture::{CLUSTER, MockFixture, cloud, spec};
@@ -68,9 +68,10 @@ async fn two_processes_share_one_cloud() {
 
 #[tokio::test]
 async fn unreachable_cloud_is_a_transient_error_and_not_absence() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    drop(listener);
+    // The socket does not listen, and keeps its port from other tests.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
+    let url = format!("http://{}", socket.local_addr().expect("an address"));
     let provider = connect(json!({"url": url})).expect("a URL");
     assert_eq!(provider.initialize().await.expect_err("not served").kind, ErrorKind::Transient);
     let states = provider.instances().expect("instances").describe(&[InstanceRef::named("a")]).await;
