@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use kinds::Kind;
-use kinds::meta::{Meta, Uid};
+use kinds::meta::{Meta, ObjectKey, Uid};
 use tokio::sync::OnceCell;
 
 use crate::store::Store;
@@ -20,20 +20,40 @@ use crate::write::{WriteError, Writer};
 pub struct FormerOwners {
     /// Set once the version that the API server has reached in this leadership term was read.
     begun: OnceCell<()>,
-    /// Their UIDs; not set before the cache of the owners has reached that version, and never if the server was
-    /// restored from a backup since or an owner cannot be decoded.
-    former: Arc<OnceLock<HashSet<Uid>>>,
+    /// Not set before the cache of the owners has reached that version, and never if the server was restored from a
+    /// backup since.
+    former: Arc<OnceLock<Owners>>,
+}
+
+/// Owners that existed at a version.
+#[derive(Debug, Default)]
+struct Owners {
+    uids: HashSet<Uid>,
+    /// The owners that could not be decoded: their UIDs are unknown.
+    undecodable: HashSet<ObjectKey>,
+}
+
+impl Owners {
+    fn in_cache<O: Kind>(store: &Store<O>) -> Self {
+        // The keys are read first: an owner that becomes decodable in between is in both sets.
+        let undecodable = store.undecodable_keys();
+        Self { uids: store.all().iter().map(|owner| owner.meta().uid.clone()).collect(), undecodable }
+    }
+
+    fn contains(&self, owner: &Meta) -> bool {
+        self.uids.contains(&owner.uid) || !self.undecodable.is_empty() && self.undecodable.contains(&owner.key())
+    }
 }
 
 impl FormerOwners {
     /// Creates the state of a controller without a previous leader.
     pub fn none() -> Self {
-        Self { begun: OnceCell::new_with(Some(())), former: Arc::new(OnceLock::from(HashSet::new())) }
+        Self { begun: OnceCell::new_with(Some(())), former: Arc::new(OnceLock::from(Owners::default())) }
     }
 
     /// Returns false if an owner was certainly created in this leadership term.
     pub fn contains(&self, owner: &Meta) -> bool {
-        self.former.get().is_none_or(|former| former.contains(&owner.uid))
+        self.former.get().is_none_or(|former| former.contains(owner))
     }
 
     /// Reads the version that the API server has reached for the owners; once in a leadership term. Call it only as
@@ -48,10 +68,10 @@ impl FormerOwners {
             let (store, former) = (owners.clone(), self.former.clone());
             owners.progress().when_reached(version, move || {
                 let progress = store.progress();
-                // The callback also runs after a restore of the server from a backup. An owner that cannot be decoded
-                // may be an old one. In both cases all owners count as former ones during the whole term.
-                if progress.history() == history && progress.version() >= version && store.undecodable() == 0 {
-                    former.get_or_init(|| store.all().iter().map(|owner| owner.meta().uid.clone()).collect());
+                // The callback also runs after a restore of the server from a backup. Then all owners count as former
+                // ones during the whole term.
+                if progress.history() == history && progress.version() >= version {
+                    former.get_or_init(|| Owners::in_cache(&store));
                 }
             });
             Ok(())
@@ -69,7 +89,7 @@ mod tests {
     use kinds::{Decode, Namespace, Sections, envelope};
 
     use super::*;
-    use crate::testing::{deliver, filled_store, meta, writer};
+    use crate::testing::{deliver, deliver_undecodable, filled_store, meta, writer};
 
     /// Returns an empty list with a version.
     fn list_response(version: u64) -> Vec<u8> {
@@ -124,6 +144,18 @@ mod tests {
         owners.restart(2);
         deliver(&owners, owner("cached", 9));
         assert!(former.contains(&owner("new", 10).meta));
+    }
+
+    #[tokio::test]
+    async fn owner_that_cannot_be_decoded_is_a_former_one_and_others_may_be_new() {
+        let owners = store([owner("cached", 5)]);
+        deliver_undecodable(&owners, ObjectKey::new("", "garbled"));
+        let writer = writer(|_, _| (200, list_response(5))).await;
+        let former = FormerOwners::default();
+        former.begin(&owners, &writer).await.expect("the version is read");
+        for (name, is_former) in [("cached", true), ("garbled", true), ("new", false)] {
+            assert_eq!(former.contains(&owner(name, 6).meta), is_former, "{name}");
+        }
     }
 
     #[tokio::test]

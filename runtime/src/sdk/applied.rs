@@ -19,7 +19,8 @@ struct Applied {
     sent: u64,
     /// The version in the response.
     version: u64,
-    /// The object in the response.
+    /// The object in the response. It is kept whole because [`Context::apply`](super::Context::apply) returns it when
+    /// it sends nothing, and the cache of children may contain only their metadata.
     object: Arc<dyn Any + Send + Sync>,
 }
 

@@ -224,12 +224,11 @@ where
 /// Returns true if a change requires a reconcile. A change of the status alone does not: only the controller writes it.
 pub(super) fn requires_reconcile<K: Object>(old: Option<&Typed<K>>, new: Option<&Typed<K>>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return true };
-    let annotations = |record: &Typed<K>| record.object.meta().annotations.clone();
     // Kinds without a generation do not show which part has changed.
     new.meta().generation == 0
         || old.meta().generation != new.meta().generation
         || old.meta().differs(new.meta())
-        || annotations(old) != annotations(new)
+        || old.object.meta().annotations != new.object.meta().annotations
 }
 
 /// Removes a child from the applied ones if a change deleted it: other clients may delete it, too, and an owner may

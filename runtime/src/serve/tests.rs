@@ -158,6 +158,24 @@ async fn http1_connection_is_closed_when_its_first_request_is_not_received_in_ti
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn connection_of_a_peer_that_reads_nothing_is_closed_after_the_close_timeout() {
+    let bed = Bed::start().await;
+    let mut stream = http1(&bed).await;
+    let requests = "GET /healthz?verbose HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
+    let started = tokio::time::Instant::now();
+    // The server stops reading once its responses fill the buffers of the connection, then the client cannot write.
+    // The connection counts as idle, and is closed in order, for which the client would have to read.
+    loop {
+        let written = timeout(Duration::from_secs(300), stream.write_all(requests.as_bytes())).await;
+        if written.expect("the end of the connection").is_err() {
+            break;
+        }
+    }
+    let open = started.elapsed().as_secs();
+    assert!((90 + 35..90 + 40).contains(&open), "after {open} s");
+}
+
 /// Sends a request; returns the status of the response, or `None` if the connection ended first.
 async fn status(client: &mut Client, path: &str, token: Option<&str>) -> Option<StatusCode> {
     let mut request = Request::get(format!("https://127.0.0.1{path}"));

@@ -235,6 +235,11 @@ impl<K: Kind> Store<K> {
         self.undecodable.len()
     }
 
+    /// Returns the keys of all undecodable objects.
+    pub(crate) fn undecodable_keys(&self) -> HashSet<ObjectKey> {
+        self.undecodable.all()
+    }
+
     /// Returns the number of undecodable objects in a namespace. Decisions in other namespaces do not depend on them.
     pub fn undecodable_in(&self, namespace: &str) -> usize {
         self.undecodable.count(|key| *key.namespace == *namespace)

@@ -20,10 +20,14 @@ use crate::cluster::smoke::{self, Decision};
 /// The module that determines the version of upstream's files.
 const GO_MODULE: &str = "tests/control-plane";
 
-/// Upstream's modules with `generated.proto` files, and the variables with their folders for the tests.
-const UPSTREAM_MODULES: [(&str, &str); 3] = [
+/// Upstream's modules with `generated.proto` files or with unit tests of controllers, and the variables with their
+/// folders for the tests.
+const UPSTREAM_MODULES: [(&str, &str); 6] = [
     ("k8s.io/api", "KINDS_PROTO_API"),
     ("k8s.io/apimachinery", "KINDS_PROTO_APIMACHINERY"),
+    ("k8s.io/apiserver", "APISERVER_SOURCE"),
+    ("k8s.io/cloud-provider", "CLOUD_PROVIDER_SOURCE"),
+    ("k8s.io/endpointslice", "ENDPOINTSLICE_SOURCE"),
     ("k8s.io/kubernetes", "KUBERNETES_SOURCE"),
 ];
 

@@ -1,9 +1,12 @@
 //! The set of watched kinds, according to discovery and to the requests of controllers.
 
+use std::sync::atomic::AtomicUsize;
+
 use serde_json::json;
 
 use super::*;
 use crate::store::by_namespace;
+use crate::testing::clients;
 
 fn every() -> EveryKind {
     every_requested(RequestedKinds::all())
@@ -161,4 +164,96 @@ fn changes_of_all_stores_reach_a_subscriber() {
     let a = || Some("a".to_owned());
     assert_eq!(*seen.lock().unwrap(), [("secrets", None, a()), ("secrets", a(), None)]);
     assert!(object("2").0.labels.is_empty());
+}
+
+const SECRETS: Resource = Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true };
+const WIDGETS: Resource =
+    Resource { group: "example.com", version: "v1", kind: "Widget", plural: "widgets", namespaced: true };
+
+#[tokio::test]
+async fn watch_that_panicked_is_started_again_and_others_continue() {
+    let mut watches = Watches::default();
+    let started = Arc::new(AtomicUsize::new(0));
+    let counted = || {
+        started.fetch_add(1, Ordering::SeqCst);
+    };
+    let panicking = || {
+        counted();
+        async { panic!("a defect") }.boxed()
+    };
+    let endless = || {
+        counted();
+        std::future::pending().boxed()
+    };
+    watches.start(SECRETS, panicking);
+    watches.start(WIDGETS, endless);
+    watches.start(WIDGETS, || unreachable!("it runs"));
+    while !watches.running[&name(&SECRETS)].is_finished() {
+        tokio::task::yield_now().await;
+    }
+    watches.remove_ended();
+    assert_eq!(watches.running.keys().collect::<Vec<_>>(), [&name(&WIDGETS)]);
+    watches.start(SECRETS, endless);
+    watches.start(WIDGETS, || unreachable!("it runs"));
+    assert_eq!((started.load(Ordering::SeqCst), watches.running.len()), (3, 2));
+}
+
+/// Returns the documents of discovery with these groups besides the core group; requests for objects fail.
+async fn discovered(groups: impl Fn() -> Vec<serde_json::Value> + Send + Sync + 'static) -> Arc<Clients> {
+    clients(move |_, path, _| {
+        let items = match path.rsplit('/').next() {
+            Some("api") => vec![group("", "Current", &[("secrets", "Secret")])],
+            // A document without groups counts as unreadable.
+            Some("apis") => [vec![group("apps", "Current", &[])], groups()].concat(),
+            _ => return (500, Vec::new()),
+        };
+        (200, json!({ "items": items }).to_string().into_bytes())
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_panicked_is_started_again_in_the_next_round() {
+    let clients = discovered(Vec::new).await;
+    let (every, starts) = (every(), Arc::new(AtomicUsize::new(0)));
+    let reflect = |_: Resource, _: Arc<Store<Metadata>>| {
+        let starts = starts.clone();
+        async move {
+            if starts.fetch_add(1, Ordering::SeqCst) == 0 {
+                panic!("a defect");
+            }
+            std::future::pending::<()>().await;
+        }
+        .boxed()
+    };
+    let discovery = Discovery::new(clients);
+    let rounds = every.follow_discovery(&discovery, reflect);
+    tokio::time::timeout(DISCOVERY_INTERVAL * 4, rounds).await.expect_err("it never ends");
+    assert_eq!(starts.load(Ordering::SeqCst), 2, "once more after the panic, and not in later rounds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_are_followed_again_after_a_panic() {
+    let is_served = Arc::new(AtomicUsize::new(1));
+    let served = is_served.clone();
+    let clients = discovered(move || {
+        let widgets = group("example.com", "Current", &[("widgets", "Widget")]);
+        if served.load(Ordering::SeqCst) == 1 { vec![widgets] } else { Vec::new() }
+    })
+    .await;
+    let every = Arc::new(every());
+    every.subscribe(|change| {
+        if let MetaChange::Unwatched { .. } = change {
+            panic!("a defect");
+        }
+    });
+    let discovery = Arc::new(Discovery::new(clients.clone()));
+    let run = tokio::spawn(every.clone().run(clients, discovery, None, Arc::new(Semaphore::new(1))));
+    for (is_widget_served, failures) in [(1, 0), (0, 1), (1, 1)] {
+        is_served.store(is_widget_served, Ordering::SeqCst);
+        tokio::time::sleep(DISCOVERY_INTERVAL * 3).await;
+        let is_watched = every.source("example.com", "widgets").is_some();
+        assert_eq!((is_watched, every.failures()), (is_widget_served == 1, failures));
+    }
+    run.abort();
 }

@@ -3,21 +3,28 @@
 //! One list per controller, a line per case: upstream's test function, a description of the case, and `file::function`
 //! of the test that covers it, with `|` between them. Several tests are separated by blanks. A case that does not apply
 //! has `-` and the reason instead, and one that no test covers yet `- gap:` and what is missing. A header names
-//! upstream's package.
+//! upstream's packages.
 //!
-//! With the environment variable `KUBERNETES_SOURCE`, the root of upstream's source, the test also fails when a list
-//! lacks one of the package's test functions.
+//! `cargo xtask test` sets variables with the folders of upstream's modules ([`variable`]). With them, the test also
+//! fails when a list lacks one of a package's test functions, and when a package of [`SCOPE`] that has tests is in no
+//! list.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The folders of upstream's source whose packages are all listed: those of controllers, and of modules that only
+/// controllers use.
+const SCOPE: [&str; 4] =
+    ["pkg/controller", "pkg/quota", "staging/src/k8s.io/cloud-provider", "staging/src/k8s.io/endpointslice"];
 
 /// The lists, by controller.
-const LISTS: [(&str, &str); 38] = [
+const LISTS: [(&str, &str); 39] = [
     ("attach_detach", include_str!("attach_detach.txt")),
     ("bootstrap_tokens", include_str!("bootstrap_tokens.txt")),
     ("certificates", include_str!("certificates.txt")),
     ("clusterrole_aggregation", include_str!("clusterrole_aggregation.txt")),
     ("cloud", include_str!("cloud.txt")),
+    ("configuration", include_str!("configuration.txt")),
     ("controller_revisions", include_str!("controller_revisions.txt")),
     ("cronjob", include_str!("cronjob.txt")),
     ("daemonset", include_str!("daemonset.txt")),
@@ -106,16 +113,51 @@ pub(super) fn has_test(root: &Path, test: &str) -> Result<(), String> {
     Err(format!("{test}: there is no such test"))
 }
 
+/// Returns the name of the variable with the folder of an upstream module, for a path of a package in upstream's
+/// repository, and the path of the package in the module.
+fn variable(package: &str) -> (String, &str) {
+    match package.strip_prefix("staging/src/k8s.io/") {
+        Some(staged) => {
+            let (module, folder) = staged.split_once('/').unwrap_or((staged, ""));
+            (format!("{}_SOURCE", module.replace('-', "_").to_uppercase()), folder)
+        }
+        None => ("KUBERNETES_SOURCE".to_owned(), package),
+    }
+}
+
+/// Returns the folder of an upstream package; `None` without the variable of its module.
+fn folder(package: &str) -> Option<PathBuf> {
+    let (variable, folder) = variable(package);
+    std::env::var_os(variable).map(|module| Path::new(&module).join(folder))
+}
+
+/// Returns the paths of a folder's entries.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("an entry").path())
+}
+
 /// Returns the names of the test functions of a Go package.
 fn upstream_tests(package: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(package).expect("upstream's package").map(|entry| entry.expect("an entry").path());
-    let tests = files.filter(|path| path.to_string_lossy().ends_with("_test.go"));
+    let tests = entries(package).filter(|path| path.to_string_lossy().ends_with("_test.go"));
     let text: String = tests.map(|path| std::fs::read_to_string(path).expect("a source file")).collect();
     let name = |line: &str| {
         let after = line.strip_prefix("func ")?;
-        after.starts_with("Test").then(|| after.split('(').next().unwrap_or_default().to_owned())
+        let name = after.split('(').next().unwrap_or_default();
+        (name.starts_with("Test") && name != "TestMain").then(|| name.to_owned())
     };
     text.lines().filter_map(name).collect()
+}
+
+/// Adds the package in a folder, and those below it, if they have tests and are in no list.
+fn find_unlisted(package: &str, folder: &Path, listed: &BTreeSet<&str>, unlisted: &mut Vec<String>) {
+    if !listed.contains(package) && !upstream_tests(folder).is_empty() {
+        unlisted.push(format!("{package} has tests and is in no list"));
+    }
+    for path in entries(folder).filter(|path| path.is_dir()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        find_unlisted(&format!("{package}/{name}"), &path, listed, unlisted);
+    }
 }
 
 #[test]
@@ -136,18 +178,46 @@ fn each_upstream_case_is_covered_by_a_test_or_has_a_reason() {
                 problems.extend(has_test(root, test).err().map(|problem| format!("{controller}: {problem}")));
             }
         }
-        let Some(source) = std::env::var_os("KUBERNETES_SOURCE") else { continue };
         let listed: BTreeSet<&str> = cases.iter().map(|case| case.upstream).collect();
-        // The module kubernetes in Go's cache lacks the folder of the modules that are developed in the same
-        // repository.
-        let present = packages.iter().map(|package| Path::new(&source).join(package));
-        let present =
-            present.filter(|package| package.exists() || !package.starts_with(Path::new(&source).join("staging")));
-        let all = present.flat_map(|package| upstream_tests(&package));
+        let all = packages.iter().filter_map(|package| folder(package)).flat_map(|package| upstream_tests(&package));
         let missing = all.filter(|test| !listed.contains(test.as_str()));
         problems.extend(missing.map(|test| format!("{controller}: {test} is not listed")));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn each_package_in_scope_is_in_a_list() {
+    let lists = LISTS.iter().filter_map(|(_, list)| read(list).ok());
+    let listed: BTreeSet<&str> = lists.flat_map(|(packages, _)| packages).collect();
+    let mut unlisted = Vec::new();
+    for package in SCOPE {
+        if let Some(folder) = folder(package) {
+            find_unlisted(package, &folder, &listed, &mut unlisted);
+        }
+    }
+    assert!(unlisted.is_empty(), "{}", unlisted.join("\n"));
+}
+
+#[test]
+fn package_with_tests_that_no_list_names_is_found() {
+    let source = tempfile::tempdir().expect("a folder");
+    for (file, text) in [
+        ("a/a_test.go", "func TestA(t *testing.T) {\n"),
+        ("a/b/b_test.go", "func TestB(t *testing.T) {\n"),
+        ("a/c/c.go", "func TestC(t *testing.T) {\n"),
+        ("a/d/main_test.go", "func TestMain(m *testing.M) {\n"),
+    ] {
+        let path = source.path().join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+    let mut unlisted = Vec::new();
+    find_unlisted("pkg/a", &source.path().join("a"), &["pkg/a"].into(), &mut unlisted);
+    assert_eq!(unlisted, ["pkg/a/b has tests and is in no list"]);
+    let cloud = variable("staging/src/k8s.io/cloud-provider/node/helpers");
+    assert_eq!(cloud, ("CLOUD_PROVIDER_SOURCE".to_owned(), "node/helpers"));
+    assert_eq!(variable("pkg/quota/v1"), ("KUBERNETES_SOURCE".to_owned(), "pkg/quota/v1"));
 }
 
 #[test]
