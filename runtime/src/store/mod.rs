@@ -11,7 +11,7 @@ mod undecodable;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use kinds::meta::ObjectKey;
@@ -106,6 +106,8 @@ pub struct Store<K: Kind> {
     written: Mutex<HashMap<ObjectKey, WriteVersion>>,
     /// Objects with a write in progress, and the waiters for its end.
     in_progress: Mutex<HashMap<ObjectKey, Vec<Wake>>>,
+    /// Subscribers are being called about a record that [`Store::discard`] removed.
+    is_discarding: Arc<AtomicBool>,
 }
 
 /// When the number of written objects reaches this value or a power-of-two multiple of it, entries that are no longer
@@ -139,6 +141,7 @@ impl<K: Kind> Store<K> {
             bytes: AtomicUsize::new(0),
             written: Mutex::default(),
             in_progress: Mutex::default(),
+            is_discarding: Arc::default(),
         }
     }
 
@@ -413,6 +416,20 @@ impl<K: Kind> Store<K> {
         if let Some(old) = old {
             self.notify(&Change { old: Some(&old), new: None });
         }
+    }
+
+    /// Removes a record although its object was not deleted, because the kind takes too much memory. Subscribers cannot
+    /// distinguish this from a deletion, except those of [`Source::subscribe_meta`](crate::watch::Source).
+    pub(crate) fn discard(&self, key: &ObjectKey) {
+        // Only the watch of the kind changes records, one after another: the flag applies to this record.
+        self.is_discarding.store(true, Ordering::Release);
+        self.remove(&key.namespace, &key.name);
+        self.is_discarding.store(false, Ordering::Release);
+    }
+
+    /// Returns a flag that is true while subscribers are called about a discarded record.
+    pub(crate) fn discards(&self) -> Arc<AtomicBool> {
+        self.is_discarding.clone()
     }
 
     /// Returns the keys of all objects, including undecodable ones: to find deletions after a new list, or the objects

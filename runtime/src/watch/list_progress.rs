@@ -2,8 +2,8 @@
 //!
 //! An aggregated API may send any number of pages, objects or names. A list that would take too much memory fails, and
 //! all objects that were added to the cache since the last complete list are removed, so that the next list starts with
-//! the same amount of free memory. After any other failure they stay until a list is complete: the server had them, and
-//! the garbage collector handles a removal as a deletion, after which it deletes the dependents.
+//! the same amount of free memory; subscribers learn that these objects are unknown, not that they were deleted. After
+//! any other failure they stay until a list is complete: the server had them.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl ListProgress {
         let Some(error) = error else { return Vec::new() };
         if error.is_too_large() {
             let all = if self.is_first { store.keys() } else { self.added };
-            all.iter().for_each(|key| store.remove(&key.namespace, &key.name));
+            all.iter().for_each(|key| store.discard(key));
             return Vec::new();
         }
         // A stream may have added and deleted any number of objects.

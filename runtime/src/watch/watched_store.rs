@@ -20,6 +20,8 @@ pub(super) trait WatchedStore: Send + Sync {
     fn set_undecodable(&self, key: ObjectKey) -> bool;
     /// Removes the record of a deleted object.
     fn remove(&self, namespace: &str, name: &str);
+    /// Removes the record of an object that was not deleted, because the kind takes too much memory.
+    fn discard(&self, key: &ObjectKey);
     /// Passes a record to the subscribers again.
     fn repeat(&self, key: &ObjectKey);
     /// Handles a restore of the server's storage from a backup, after which a list had this version.
@@ -54,6 +56,10 @@ impl<K: Kind> WatchedStore for Store<K> {
 
     fn remove(&self, namespace: &str, name: &str) {
         Store::remove(self, namespace, name);
+    }
+
+    fn discard(&self, key: &ObjectKey) {
+        Store::discard(self, key);
     }
 
     fn repeat(&self, key: &ObjectKey) {

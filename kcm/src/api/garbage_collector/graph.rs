@@ -321,22 +321,35 @@ impl Graph {
         let of_kind = |node: &&Node| (&node.identity.api_version, &node.identity.kind) == (&api_version, &kind);
         let uids: Vec<Uid> = self.nodes.values().filter(of_kind).map(|node| node.identity.uid.clone()).collect();
         let mut effects = Vec::new();
-        for uid in uids {
-            self.owner_reads.forget(&uid);
-            let Some(node) = self.nodes.get_mut(&uid) else { continue };
-            node.state = State::default();
-            let owners = std::mem::replace(&mut node.owners, Arc::from([]));
-            if node.dependents.is_none() {
-                self.nodes.remove(&uid);
-            }
-            for owner in owners.iter() {
-                self.unlink(&uid, &owner.uid);
-                if self.nodes.get(&owner.uid).is_some_and(|owner| owner.state.foreground) {
-                    effects.push(Effect::Check(owner.uid.clone()));
-                }
-            }
+        uids.iter().for_each(|uid| self.forget(uid, &mut effects));
+        effects
+    }
+
+    /// Removes an object that the cache no longer contains although it was not deleted. If it has dependents, it
+    /// becomes virtual, and is read from the API server until a watch delivers it.
+    pub fn forget_object(&mut self, uid: &Uid) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.forget(uid, &mut effects);
+        if self.nodes.contains_key(uid) {
+            effects.push(Effect::CheckLater(uid.clone()));
         }
         effects
+    }
+
+    fn forget(&mut self, uid: &Uid, effects: &mut Vec<Effect>) {
+        self.owner_reads.forget(uid);
+        let Some(node) = self.nodes.get_mut(uid) else { return };
+        node.state = State::default();
+        let owners = std::mem::replace(&mut node.owners, Arc::from([]));
+        if node.dependents.is_none() {
+            self.nodes.remove(uid);
+        }
+        for owner in owners.iter() {
+            self.unlink(uid, &owner.uid);
+            if self.nodes.get(&owner.uid).is_some_and(|owner| owner.state.foreground) {
+                effects.push(Effect::Check(owner.uid.clone()));
+            }
+        }
     }
 
     /// Returns the actions that the current graph requires. A new leader begins with them.

@@ -66,6 +66,7 @@ impl GraphUpdater {
                 }
                 effects.extend(new.iter().flat_map(|new| graph.observe(resource, new)));
             }
+            MetaChange::Forgotten { object, .. } => effects.extend(graph.forget_object(&object.uid)),
             MetaChange::Unwatched { resource } => effects.extend(graph.forget_kind(resource)),
         }
         drop(graph);

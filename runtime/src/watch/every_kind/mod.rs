@@ -89,6 +89,14 @@ pub enum MetaChange<'a> {
         /// The new object.
         new: Option<&'a Meta>,
     },
+    /// The cache no longer contains an object, because its kind takes too much memory. Its state is unknown from now
+    /// on.
+    Forgotten {
+        /// The kind.
+        resource: &'a Resource,
+        /// The object as it was in the cache.
+        object: &'a Meta,
+    },
     /// A kind is no longer watched, because it is no longer served or requested. Its state is unknown from now on.
     Unwatched {
         /// The kind.
@@ -170,10 +178,16 @@ impl<K: Kind> Source for Store<K> {
 }
 
 fn subscribe<K: Kind>(store: &Store<K>, resource: Resource, subscriber: Subscriber) {
+    let is_discarding = store.discards();
     store.subscribe(move |change| {
         let meta = |record: Option<&Arc<K>>| record.map(|record| record.meta().clone());
         let (old, new) = (meta(change.old), meta(change.new));
-        subscriber(&MetaChange::Object { resource: &resource, old: old.as_ref(), new: new.as_ref() });
+        subscriber(&match (&old, &new) {
+            (Some(object), None) if is_discarding.load(Ordering::Acquire) => {
+                MetaChange::Forgotten { resource: &resource, object }
+            }
+            (old, new) => MetaChange::Object { resource: &resource, old: old.as_ref(), new: new.as_ref() },
+        });
     });
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::super::Metadata;
 use super::super::list_progress::Limits;
+use super::super::{MetaChange, Metadata, Source as _};
 use super::*;
 
 /// A list of `a` and `b`, as the first events of a watch.
@@ -206,6 +206,38 @@ async fn metadata_that_a_watch_adds_is_limited() {
     tasks.spawn(reflector.run());
     until("the kind is relisted", || lists.load(Ordering::SeqCst) >= 3).await;
     assert!(store.undecodable() == 0 && store.len() < 110, "{} objects", store.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_take_too_much_memory_are_forgotten_and_not_reported_as_deleted() {
+    // In the second case, a small list was complete before.
+    for is_listed_before in [false, true] {
+        let lists = AtomicU64::new(0);
+        let clients = clients(move |uri| match uri {
+            uri if uri.contains("watch=true") => expired(),
+            _ if lists.fetch_add(1, Ordering::SeqCst) == 0 && is_listed_before => {
+                Reply::Whole(page(9, "", &[large(1)]))
+            }
+            _ => Reply::Whole(page(99, "", &(1..=300).map(large).collect::<Vec<_>>())),
+        })
+        .await;
+        let ((store, reflector), mut tasks) = (metadata(clients), JoinSet::new());
+        let (deleted, forgotten) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let counts = (deleted.clone(), forgotten.clone());
+        store.subscribe_meta(Arc::new(move |change| match change {
+            MetaChange::Forgotten { .. } => {
+                counts.1.fetch_add(1, Ordering::SeqCst);
+            }
+            MetaChange::Object { new: None, .. } => {
+                counts.0.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }));
+        tasks.spawn(reflector.paged(true).run());
+        until("the list is given up", || forgotten.load(Ordering::SeqCst) > 0).await;
+        assert_eq!(store.len(), usize::from(is_listed_before), "the objects of the complete list stay");
+        assert_eq!(deleted.load(Ordering::SeqCst), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -230,6 +230,23 @@ fn objects_of_an_unwatched_kind_are_unknown_and_not_deleted() {
 }
 
 #[test]
+fn forgotten_owner_is_unknown_and_read_from_the_api_server() {
+    let mut graph = graph(&[
+        (A, object(1, "n", vec![])),
+        (A, object(2, "n", vec![owner(&A, 1)])),
+        (A, deleting(object(3, "n", vec![]), &["foregroundDeletion"])),
+        (A, object(4, "n", vec![blocking(&A, 3)])),
+    ]);
+    assert_eq!(graph.forget_object(&uid(1)), [Effect::CheckLater(uid(1))]);
+    assert!(!graph.absent.contains(&identity(&A, 1, "n")), "no dependent is deleted because of it");
+    assert_eq!((graph.len(), graph.view(&uid(2)).expect("known").settled), ((4, 1), false));
+    graph.observe(&A, &object(1, "n", vec![]));
+    assert!(graph.view(&uid(2)).expect("known").settled, "a watch delivers it again");
+    assert_eq!(graph.forget_object(&uid(4)), [Effect::Check(uid(3))], "it has no dependents");
+    assert_eq!((graph.view(&uid(4)), graph.forget_object(&uid(9))), (None, vec![]));
+}
+
+#[test]
 fn number_of_recorded_absent_owners_is_limited() {
     let mut absent = AbsentOwners::default();
     for number in 0..5000 {
