@@ -1,6 +1,6 @@
 //! Converts a Service to a request to the provider, and the provider's status to the Service's. Pure functions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -208,17 +208,25 @@ fn source_ranges(service: &Service, settings: &Balancing) -> Result<Vec<IpNet>, 
             let fix = "use an IP range, for example 10.0.0.0/24";
             CloudError::invalid_field("spec.loadBalancerSourceRanges", text, fix)
         };
-        return settings.source_ranges.iter().map(|text| parse(text).ok_or_else(|| invalid(text))).collect();
+        let ranges = settings.source_ranges.iter().map(|text| parse(text).ok_or_else(|| invalid(text)));
+        return ranges.collect::<Result<_, _>>().map(distinct);
     }
     let annotation = service.annotation(SOURCE_RANGES).unwrap_or_default();
     if annotation.trim().is_empty() {
         return Ok(Vec::new());
     }
     let ranges: Option<Vec<_>> = annotation.split(',').map(parse).collect();
-    ranges.ok_or_else(|| {
+    ranges.map(distinct).ok_or_else(|| {
         let fix = "use a comma-separated list of IP ranges, for example 10.0.0.0/24,192.168.2.0/24";
         CloudError::invalid_annotation(SOURCE_RANGES, annotation, fix)
     })
+}
+
+/// Returns the ranges in their order, each once.
+fn distinct(mut ranges: Vec<IpNet>) -> Vec<IpNet> {
+    let mut seen = HashSet::new();
+    ranges.retain(|range| seen.insert(*range));
+    ranges
 }
 
 /// Returns the interval between two checks for drift: `period`, changed by up to a quarter depending on the UID, so

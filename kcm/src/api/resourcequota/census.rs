@@ -23,6 +23,7 @@ impl Census {
             MetaChange::Object { resource, old: None, new: Some(new) } => self.add(resource, new),
             MetaChange::Object { resource, old: Some(old), new: None } => self.remove(resource, old),
             MetaChange::Object { .. } => {}
+            MetaChange::Forgotten { resource, object } => self.remove(resource, object),
             MetaChange::Unwatched { resource } => drop(self.write().remove(&(resource.group, resource.plural))),
         }
     }

@@ -200,11 +200,14 @@ fn pod_of(claim: &ResourceClaim, claims: &Store<ResourceClaim>, pods: &Store<Pod
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use kinds::meta::OwnerRef;
     use kinds::schema::{object_meta, pod as pod_fields, pod_extended_resource_claim_status, pod_status};
     use kinds::wire::Put;
-    use kinds::{Decode, Interner, Sections, Time, Uid};
-    use runtime::testing::{deliver_end_of_list, deliver_undecodable, filled_store};
+    use kinds::{ConfigMap, Decode, Interner, Namespace, Sections, Time, Uid};
+    use runtime::queue::QueueOptions;
+    use runtime::testing::{counting_writer, deliver, deliver_end_of_list, deliver_undecodable, filled_store, object};
+    use runtime::watch::{Builder, Registry};
 
     use super::*;
 
@@ -268,6 +271,67 @@ mod tests {
         }
         let no_pods = filled_store(decode(Pod::USAGE), Vec::new(), []);
         assert!(all.iter().all(|claim| pod_of(claim, &claims, &no_pods).is_none()));
+    }
+
+    /// Returns the controller's state with listed ConfigMaps and Namespaces.
+    async fn quotas() -> (Registry, Quotas) {
+        let mut builder = Builder::default();
+        builder.need::<ResourceQuota>(Sections::default(), &[by_namespace()]);
+        builder.need::<Pod>(Sections::default(), &[by_namespace()]);
+        builder.need::<Service>(Sections::default(), &[by_namespace()]);
+        builder.need::<PersistentVolumeClaim>(Sections::default(), &[by_namespace()]);
+        builder.need_if_served::<ResourceClaim>(Sections::default(), &[by_namespace(), by_controller()]);
+        builder.need_if_served::<DeviceClass>(Sections::default(), &[CLASSES]);
+        builder.need::<ConfigMap>(Sections::default(), &[]);
+        builder.need::<Namespace>(Sections::default(), &[]);
+        builder.need_named_kinds();
+        let registry = builder.build();
+        let census = Arc::new(Census::default());
+        let counted = census.clone();
+        registry.every_kind().subscribe(move |change| counted.apply(change));
+        deliver_end_of_list(&registry.store::<ConfigMap>());
+        deliver_end_of_list(&registry.store::<Namespace>());
+        let quotas = Quotas {
+            quotas: registry.store(),
+            pods: registry.store(),
+            services: registry.store(),
+            volume_claims: registry.store(),
+            device_claims: registry.store(),
+            device_classes: registry.store(),
+            every: registry.every_kind(),
+            census,
+            recounts: Arc::default(),
+            writer: counting_writer(200, "").await.0,
+            queue: Queue::new(QueueOptions::named("test")),
+            clock: Arc::new(Timestamp::now),
+            period: Duration::ZERO,
+        };
+        (registry, quotas)
+    }
+
+    #[tokio::test]
+    async fn objects_of_other_kinds_are_counted_if_they_are_namespaced_and_can_be_decoded() {
+        let (registry, quotas) = quotas().await;
+        let mut quota = ResourceQuota::decode(&decode(Sections::default()), &named("few")).expect("well-formed");
+        let limited = ["count/configmaps", "count/namespaces", "count/widgets.example.com"];
+        quota.hard = limited.iter().map(|name| ((*name).into(), "9".into())).collect();
+        for name in ["a", "b"] {
+            deliver::<ConfigMap>(&registry.store(), object(name, Sections::default()));
+        }
+        deliver::<Namespace>(&registry.store(), object("ns", Sections::default()));
+        let used = || decide::used(&quota, &quotas.content(&quota), Timestamp::now());
+        let texts = |used: &NamespaceUsage| {
+            used.amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>()
+        };
+        let counted = used();
+        assert_eq!(texts(&counted), ["count/configmaps=2"], "namespaces are in no namespace");
+        assert_eq!(counted.unknown, ["count/widgets.example.com".into()], "the kind may be served later");
+        deliver_undecodable(&registry.store::<ConfigMap>(), ObjectKey::new("other", "garbled"));
+        assert_eq!(used(), counted, "undecodable objects of other namespaces do not matter");
+        deliver_undecodable(&registry.store::<ConfigMap>(), ObjectKey::new("ns", "garbled"));
+        let keeping = used();
+        assert_eq!(texts(&keeping), Vec::<String>::new(), "the number would be too low");
+        assert_eq!(keeping.unknown, ["count/configmaps".into(), "count/widgets.example.com".into()]);
     }
 
     #[test]

@@ -72,6 +72,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn requests_failures_and_durations_are_counted_by_driver() {
+        let metrics = Arc::new(Metrics::default());
+        let registry = runtime::metrics::Metrics::default();
+        registry.collect(metrics.clone());
+        for (driver, is_written) in [("a.example.com", true), ("a.example.com", false), ("b.example.com", true)] {
+            metrics.processed(&driver.into(), is_written, 0.5);
+        }
+        let text = registry.text();
+        for (series, count) in [
+            ("requests_processed_total{driver_name=\"a.example.com\"}", 2),
+            ("requests_processed_total{driver_name=\"b.example.com\"}", 1),
+            ("request_processing_errors_total{driver_name=\"a.example.com\"}", 1),
+            ("request_processing_duration_seconds_count{driver_name=\"a.example.com\"}", 2),
+            ("request_processing_duration_seconds_count{driver_name=\"b.example.com\"}", 1),
+        ] {
+            let line = format!("resourcepoolstatusrequest_controller_{series} {count}");
+            assert!(text.lines().any(|found| found.trim_end_matches(".0") == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
     fn series_of_failures_begins_with_the_first_failure() {
         let metrics = Arc::new(Metrics::default());
         let registry = runtime::metrics::Metrics::default();

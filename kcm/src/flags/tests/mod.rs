@@ -55,6 +55,9 @@ fn defaults_are_those_of_upstream() {
     assert_eq!(options.controllers, ["*"]);
     assert!(!options.use_service_account_credentials);
     assert_eq!((options.workers("concurrent-deployment-syncs"), options.workers("concurrent-gc-syncs")), (5, 20));
+    let of_devices = ["concurrent-device-taint-eviction-syncs", "concurrent-resourceclaim-syncs"];
+    assert_eq!(of_devices.map(|flag| options.workers(flag)), [8, 50]);
+    assert_eq!(options.workers("concurrent-validating-admission-policy-status-syncs"), 5);
     assert_eq!(options.values.get_duration("min-resync-period"), seconds(12 * 3600));
     assert_eq!(options.values.get_duration("controller-start-interval"), Duration::ZERO);
     assert_eq!(options.controller_shutdown_timeout, seconds(10));

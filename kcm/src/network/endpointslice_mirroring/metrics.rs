@@ -1,5 +1,6 @@
 //! Metrics of the controller, under upstream's names. Upstream: pkg/controller/endpointslicemirroring/metrics.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use kinds::EndpointSlice;
 use kinds::endpoint_slice::MIRRORED;
+use kinds::ip::Family;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use runtime::metrics::{Histograms, gauges, plain_counters, powers_of_two};
@@ -65,13 +67,20 @@ impl Counts {
         self.duration.observe([], time.as_secs_f64());
     }
 
-    /// Returns the numbers of endpoints in mirrored slices, of mirrored slices, and of slices that are needed for them.
-    fn sizes(&self) -> [usize; 3] {
-        let slices = self.slices.all().into_iter().filter(|slice| slice.manager() == Some(MIRRORED));
-        slices.fold([0; 3], |[endpoints, slices, needed], slice| {
-            let count = slice.contents.endpoints.len();
-            [endpoints + count, slices + 1, needed + count.div_ceil(self.max_endpoints)]
-        })
+    /// Returns the numbers of endpoints in mirrored slices, of mirrored slices, and of slices that are needed for them:
+    /// several slices of a Service with the same family and ports may have fewer endpoints than fit into one.
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        let mut slices = self.slices.all();
+        slices.retain(|slice| slice.manager() == Some(MIRRORED));
+        let mut groups: BTreeMap<_, usize> = BTreeMap::new();
+        for slice in &slices {
+            let contents = &slice.contents;
+            let service = (&slice.meta.namespace, slice.service());
+            let group = groups.entry((service, contents.family.map(Family::name), &contents.ports)).or_default();
+            *group += contents.endpoints.len();
+        }
+        let needed = groups.values().map(|endpoints| endpoints.div_ceil(self.max_endpoints)).sum();
+        [groups.values().sum(), slices.len(), needed]
     }
 }
 

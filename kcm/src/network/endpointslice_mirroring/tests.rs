@@ -13,9 +13,12 @@ use kinds::schema::{endpoints as f, object_meta};
 use kinds::wire::{Put, copy_fields, find};
 use kinds::{Decode, EndpointSlice, Interner, Kind, OwnerRef, Uid};
 use proptest::prelude::*;
+use runtime::store::Store;
+use runtime::testing::{deliver, deliver_deletion, filled_store};
 
 use super::decide::{EndpointChanges, annotations, decide, labels};
 use super::keys::{SKIP, may_be_mirrored};
+use super::metrics::Counts;
 use crate::network::service_endpoints::slice_writes::Plan;
 
 fn pairs(pairs: &[(&str, &str)]) -> Labels {
@@ -256,6 +259,29 @@ fn second_slice_with_the_same_ports_is_deleted() {
     let two = after(&endpoints, &one, &create);
     let plan = decide(&endpoints, &two, 1000).plan;
     assert_eq!((counts(&plan), &*plan.delete[0].meta.name), ((0, 0, 1), "db-1"));
+}
+
+#[test]
+fn sizes_are_those_of_the_slices_in_the_cache() {
+    let two_ports = endpoints(&[
+        subset(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], &[], &[80]),
+        subset(&["10.0.0.1", "fd00::1"], &[], &[81]),
+    ]);
+    let slices = mirrored(&two_ports);
+    assert_eq!(slices.len(), 3);
+    let decode = Decode { interner: Arc::default(), sections: EndpointSlice::CONTENTS };
+    let store: Arc<Store<EndpointSlice>> = Arc::new(filled_store(decode, Vec::new(), []));
+    let counts = Counts::new(store.clone(), 2);
+    assert_eq!(counts.sizes(), [0, 0, 0]);
+    slices.iter().for_each(|slice| deliver(&store, (**slice).clone()));
+    assert_eq!(counts.sizes(), [5, 3, 4], "three endpoints need two slices");
+    let single = slices.iter().find(|slice| slice.contents.endpoints.len() == 1).expect("a slice with one endpoint");
+    let repeated = Plan { create: vec![single.contents.clone(); 2], ..Plan::default() };
+    let all = after(&two_ports, &slices, &repeated);
+    all.iter().for_each(|slice| deliver(&store, (**slice).clone()));
+    assert_eq!(counts.sizes(), [7, 5, 5], "three slices with one endpoint each need two");
+    all.iter().skip(3).for_each(|slice| deliver_deletion(&store, &slice.meta.key()));
+    assert_eq!(counts.sizes(), [5, 3, 4]);
 }
 
 #[test]

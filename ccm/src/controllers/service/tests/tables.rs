@@ -179,6 +179,8 @@ fn source_ranges_come_from_the_spec_or_else_from_the_annotation() {
         (&["10.0.0.0/8"], None, "10.0.0.0/8"),
         (&["10.0.0.0/8", " 192.168.1.7/24 "], Some("nonsense"), "10.0.0.0/8 192.168.1.0/24"),
         (&[], Some("10.0.0.0/24, fd00::/8"), "10.0.0.0/24 fd00::/8"),
+        (&["10.1.0.0/16", "10.0.0.0/8", "10.1.2.3/16"], None, "10.1.0.0/16 10.0.0.0/8"),
+        (&[], Some("10.0.0.0/8,10.0.0.0/8"), "10.0.0.0/8"),
     ] {
         assert_eq!(ranges(spec, annotation), Ok(expected.to_owned()), "{spec:?} {annotation:?}");
     }

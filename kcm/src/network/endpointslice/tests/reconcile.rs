@@ -10,7 +10,7 @@ use kinds::meta::ObjectKey;
 use kinds::schema::object_meta;
 use kinds::service::ServiceType;
 use kinds::wire::Put as _;
-use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Pod, Sections, Service, envelope};
+use kinds::{Decode, EndpointSlice, Interner, Kind, Node, Pod, Sections, Service, Time, envelope};
 use runtime::events::Recorder;
 use runtime::lock::lock;
 use runtime::metrics::Metrics;
@@ -75,6 +75,36 @@ async fn service_without_own_slices_is_not_requeued_by_changes_of_nodes() {
     }
 }
 
+#[tokio::test]
+async fn recorded_writes_of_a_deleted_service_are_forgotten() {
+    let controller = controller(service()).await;
+    let [deleted, other_namespace, other] = [("ns", "deleted"), ("other", "deleted"), ("ns", "other")]
+        .map(|(namespace, name)| ObjectKey::new(namespace, name));
+    let writes = &controller.writes;
+    for key in [&deleted, &other_namespace, &other] {
+        writes.consistency.wrote(key, &writes.slices, 9);
+        assert!(!writes.caught_up(key), "{key}: the cache does not contain the write yet");
+    }
+    controller.reconcile(&deleted).await.expect("the Service does not exist");
+    assert!(writes.caught_up(&deleted), "a new Service with this name does not wait");
+    assert!(!writes.caught_up(&other_namespace) && !writes.caught_up(&other));
+}
+
+#[tokio::test(start_paused = true)]
+async fn surplus_slices_of_a_service_that_is_being_deleted_are_updated_and_deleted() {
+    let mut ending = service();
+    ending.meta.deletion = Time(1);
+    let remaining = Fixture::new(service(), [1]).pods.into_values().collect();
+    let (controller, requests) = controller_of(ending, [1, 2, 3, 4], remaining, |_| None).await;
+    let key = service().meta.key();
+    let outcome = controller.reconcile(&key).await.expect("nothing is refused");
+    let Outcome::RequeueAfter(wait) = outcome else { panic!("removals are delayed: {outcome:?}") };
+    assert_eq!(*lock(&requests), [] as [Method; 0]);
+    tokio::time::sleep(wait).await;
+    controller.reconcile(&key).await.expect("nothing is refused");
+    assert_eq!(*lock(&requests), [Method::PUT, Method::DELETE]);
+}
+
 const FORBIDDEN: &str = r#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}"#;
 
 /// Returns the controller of a Service whose only slice is full. One pod of the slice is no longer ready, and one
@@ -85,21 +115,35 @@ async fn controller_of_a_full_slice(
     code: u16,
     body: &'static str,
 ) -> (EndpointSlices, Arc<Mutex<Vec<Method>>>) {
-    let mut fixture = Fixture::new(service(), [1, 2]);
+    let mut pods: Vec<_> = Fixture::new(service(), [1, 2, 3]).pods.into_values().collect();
+    pods[0].ready = false;
+    controller_of(service(), [1, 2], pods, move |method| (*method == refused).then(|| (code, body.as_bytes().to_vec())))
+        .await
+}
+
+/// Returns the controller of a Service with these pods, whose slices have at most two endpoints each, of the pods with
+/// the numbers `in_slices`. `refuse` returns the status and body of a response that is not a success. The requests'
+/// methods are recorded.
+async fn controller_of(
+    service: Service,
+    in_slices: impl IntoIterator<Item = u8>,
+    mut pods: Vec<Pod>,
+    refuse: impl Fn(&Method) -> Option<(u16, Vec<u8>)> + Send + Sync + 'static,
+) -> (EndpointSlices, Arc<Mutex<Vec<Method>>>) {
+    let key = service.meta.key();
+    let mut fixture = Fixture::new(service.clone(), in_slices);
     fixture.max_endpoints = 2;
     fixture.settle();
     let slices: Vec<EndpointSlice> = fixture.slices.iter().map(|slice| (**slice).clone()).collect();
-    let mut pods: Vec<_> = Fixture::new(service(), [1, 2, 3]).pods.into_values().collect();
-    pods.iter_mut().for_each(|pod| pod.meta.labels = service().selector);
-    pods[0].ready = false;
+    pods.iter_mut().for_each(|pod| pod.meta.labels = service.selector.clone());
     let mut node: Node = object("node", Sections::default());
     node.meta.namespace = "".into();
     let requests = Arc::<Mutex<Vec<Method>>>::default();
     let sent = requests.clone();
     let writer = writer(move |method, _| {
         lock(&sent).push(method.clone());
-        if method == refused {
-            return (code, body.as_bytes().to_vec());
+        if let Some(refusal) = refuse(method) {
+            return refusal;
         }
         let mut written = Vec::new();
         written.put_message(1, |meta| {
@@ -108,14 +152,14 @@ async fn controller_of_a_full_slice(
         });
         (200, envelope::wrap(&EndpointSlice::RESOURCE, &written))
     });
-    let mut controller = controller(service()).await;
+    let mut controller = controller(service).await;
     controller.pods = filled(vec![by_label()], pods);
     controller.nodes = filled(Vec::new(), [node]);
     controller.writes.slices = filled(vec![by_service()], slices);
     controller.writes.writer = writer.await;
     controller.writes.manager = FROM_PODS;
     controller.max_endpoints = 2;
-    lock(&controller.compared).insert(service().meta.key());
+    lock(&controller.compared).insert(key);
     (controller, requests)
 }
 

@@ -7,8 +7,9 @@ use kinds::job::{Action, CompletionMode, ExitCodes, FailurePolicy, FailureRule, 
 use kinds::pod::Phase;
 use kinds::{Job, Pod, Time};
 
-use super::builders::{NOW, a_job, a_pod, view, with};
+use super::builders::{NOW, a_job, a_pod, now, view, with};
 use crate::workloads::job::backoff::Backoff;
+use crate::workloads::job::decide::condition;
 use crate::workloads::job::indexes::Indexes;
 use crate::workloads::job::manage::{Plan, PodChanges, SuspensionChange};
 use crate::workloads::job::policy::{failure_verdict, succeeded};
@@ -148,6 +149,25 @@ fn verdict_follows_failures_and_successes_by_precedence() {
         let settled = HashSet::new();
         let state = view(&job, &pods, &settled).state();
         assert_eq!(state.verdict.as_ref().map(|verdict| &*verdict.reason), expected, "{given:?}");
+    }
+}
+
+/// Another client may add such a condition: only a condition that is True is a decision of this controller.
+#[test]
+fn condition_that_is_false_decides_nothing() {
+    let settled = HashSet::new();
+    for decision in ["FailureTarget", "SuccessCriteriaMet"] {
+        let state_with = |status: &str| {
+            let added = condition(decision, "ConditionAddedManually", "Testing", now());
+            let added = kinds::condition::Condition { status: status.into(), ..added };
+            let mut job = with(a_job(1, Some(1)), |job| job.status.start = Time(NOW - 200));
+            job.status.conditions.push(added);
+            let pods = pods(&[(Phase::Running, None)]);
+            let state = view(&job, &pods, &settled).state();
+            (state.verdict.is_some(), state.status.conditions == job.status.conditions)
+        };
+        assert_eq!(state_with("False"), (false, true), "{decision}");
+        assert!(state_with("True").0, "{decision}");
     }
 }
 
