@@ -100,6 +100,7 @@ fn main() -> std::process::ExitCode {
             creations_that_a_webhook_fails_are_repeated_with_backoff,
             creations_that_a_quota_refuses_are_repeated_with_backoff,
         },
+        robustness::terminating_namespace::{each_owner_causes_at_most_one_refused_creation},
         robustness::invariants::{
             idle_cluster_gets_no_writes, each_kind_is_watched_once, declared_writes_are_allowed, writes_are_declared,
         },
@@ -137,7 +138,9 @@ fn main() -> std::process::ExitCode {
             conflict_of_uid_is_distinguished_from_other_conflicts,
         },
         process::many_kinds::{leader_works_with_150_custom_kinds},
-        process::odd_servers::{manager_starts_without_a_request_header_ca},
+        process::odd_servers::{
+            manager_starts_without_a_request_header_ca, kind_that_cannot_be_listed_stops_only_controllers_that_read_it,
+        },
         api::cluster_scoped::{
             cluster_roles_are_aggregated, cluster_info_is_signed_until_tokens_expire, one_trust_bundle_is_published,
             ttl_annotation_of_nodes_is_set, service_cidr_exists_while_it_is_needed,

@@ -21,7 +21,8 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::{Instant, sleep};
 
-use super::hostile_objects::{self as objects, FINALIZER, GROUP, STUCK};
+use super::bait::Bait;
+use super::hostile_objects::{self as objects, FINALIZER, GROUP, OWNERS, STUCK};
 
 const TENANT: &str = "mallory";
 /// A text that only objects of the other namespace contain.
@@ -52,6 +53,8 @@ struct Stage {
     manager: Process,
     tenant: Space,
     other: Space,
+    /// Objects of the other namespace that the tenant names.
+    bait: Bait,
     /// The tenant's client.
     client: Client,
     /// Time of a rollout in the other namespace before the tenant begins.
@@ -76,12 +79,13 @@ impl Stage {
             eventually("the default service account", || space.get::<ServiceAccount>("default")).await?;
         }
         other.create::<Secret>(json!({"metadata": {"name": "crown-jewels"}, "stringData": {"text": SECRET}})).await?;
+        let bait = Bait::create(&other).await?;
         other.create::<Deployment>(deployment("web", REPLICAS)).await?;
         until_rolled_out(&other).await?;
         let usual = roll_out(&other, 2).await?.max(roll_out(&other, 3).await?);
         let client = tenants_client(&bed, &tenant).await?;
         let memory_kib = manager.resident_kib()?;
-        Ok(Self { bed, manager, tenant, other, client, usual, memory_kib })
+        Ok(Self { bed, manager, tenant, other, bait, client, usual, memory_kib })
     }
 
     /// Rolls out the other namespace's Deployment twice. Fails if a rollout takes much longer than usual.
@@ -170,7 +174,8 @@ impl Stage {
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let is_elsewhere = [&*self.other.namespace, "kube-system"].contains(&text("/objectRef/namespace"));
             let is_secret = text("/objectRef/resource") == "secrets" && !text("/objectRef/name").is_empty();
-            ensure!(!(is_elsewhere && is_secret), "the manager requested {}", text("/requestURI"));
+            let is_named = is_elsewhere && is_secret || self.bait.is_read(&event);
+            ensure!(!is_named, "the manager requested {}", text("/requestURI"));
             let hostile = ["crown-jewels", "timeoutSeconds=99999999", "%2e%2e", "/../"];
             let uri = text("/requestURI");
             let is_tenants = text("/objectRef/namespace") == self.tenant.namespace;
@@ -322,7 +327,7 @@ async fn create_hostile_objects(stage: &Stage) -> Result<()> {
         Ok(())
     })
     .await?;
-    let all = objects::all(&stage.other.namespace);
+    let all = [objects::all(&stage.other.namespace), stage.bait.references()].concat();
     let count = all.len();
     let mut accepted = 0;
     for batch in all.chunks(8) {
@@ -330,6 +335,9 @@ async fn create_hostile_objects(stage: &Stage) -> Result<()> {
         accepted += try_join_all(attempts).await?.into_iter().filter(|is_created| *is_created).count();
     }
     ensure!(accepted + 15 > count, "the API server accepted only {accepted} of {count} objects");
+    let owners = ["get", "configmap", "many-owners", "-o", "jsonpath={.metadata.ownerReferences[*].name}"];
+    let owners = stage.tenant.kubectl(&owners).await?;
+    ensure!(owners.split_whitespace().count() == OWNERS, "the object with many owners is not created");
     stage.attempt("tenant.example.com/v1", "things", objects::nested()).await.map(drop)
 }
 

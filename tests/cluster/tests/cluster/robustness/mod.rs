@@ -1,5 +1,6 @@
 //! Crashes, lost responses and stale caches; invariants that always hold.
 
+pub mod bait;
 pub mod cluster_crashes;
 pub mod crashes;
 pub mod faults;
@@ -11,3 +12,4 @@ pub mod invariants;
 pub mod refusing_admission;
 pub mod scenario;
 pub mod secrecy;
+pub mod terminating_namespace;

@@ -2,7 +2,7 @@
 //! change all the time, a controller repeats a creation only as often as its backoff allows.
 //!
 //! A policy, an unreachable webhook and a quota refuse creations by the accounts of controllers. Creations in
-//! namespaces that are being deleted are in `workloads::refused_creations`.
+//! namespaces that are being deleted are in `robustness::terminating_namespace`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ const MAX_WITH_SHORT_DELAYS: usize = 16;
 const MAX_WITH_LONG_DELAYS: usize = 7;
 
 /// Account and resource of each creation, and the greatest allowed number of refused ones.
-const CREATIONS: [(&str, &str, usize); 17] = [
+pub(super) const CREATIONS: [(&str, &str, usize); 17] = [
     ("cronjob-controller", "jobs", MAX_WITH_SHORT_DELAYS),
     ("daemon-set-controller", "controllerrevisions", MAX_WITH_SHORT_DELAYS),
     ("daemon-set-controller", "pods", MAX_WITH_SHORT_DELAYS),
@@ -151,7 +151,7 @@ async fn apply(space: &Space, objects: &Value) -> Result<()> {
 }
 
 /// Waits until the API server refuses a creation of a controller for this reason.
-async fn until_refused(space: &Space, reason: &str) -> Result<()> {
+pub(super) async fn until_refused(space: &Space, reason: &str) -> Result<()> {
     let account = "--as=system:serviceaccount:kube-system:probe";
     let probe = ["create", "configmap", "probe", "--dry-run=server", account, "--as-group=system:masters"];
     eventually(format!("a creation is refused: {reason}"), || async {
@@ -174,7 +174,7 @@ fn flapping(app: &str, number: usize) -> Value {
 }
 
 /// Creates the owners of everything that controllers create. Returns the node of the DaemonSets' pods.
-async fn create_owners(space: &Space) -> Result<Fleet> {
+pub(super) async fn create_owners(space: &Space) -> Result<Fleet> {
     let node = Fleet::of(space, 1).await?;
     space.create::<ServiceAccount>(json!({"metadata": {"name": "worker"}})).await?;
     let workload = |name: &str| with(replica_set(name, 6), json!({"spec": {"template": pods(name)}}));
@@ -228,7 +228,7 @@ async fn create_owners(space: &Space) -> Result<Fleet> {
 
 /// Changes the owners in ways that give controllers no reason to repeat a creation. A change of a Service would be such
 /// a reason, and so would a Deployment's annotations, which raise its generation: a new ReplicaSet gets them.
-async fn touch(space: &Space, number: usize) -> Result<()> {
+pub(super) async fn touch(space: &Space, number: usize) -> Result<()> {
     let number = json!({"number": number.to_string()});
     let (label, change) = (json!({"metadata": {"labels": number}}), json!({"metadata": {"annotations": number}}));
     tokio::try_join!(
@@ -296,7 +296,7 @@ async fn count_refusals(space: &Space, is_refused: impl Fn(&str) -> bool, owners
 
 /// Returns the number of refused creations. With all gates on, a Job waits for its Workload, which is refused instead
 /// of its pods.
-fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &str) -> usize {
+pub(super) fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &str) -> usize {
     let of = |resource: &str| refused.get(&(account.to_owned(), resource.to_owned())).copied().unwrap_or(0);
     match (account, resource) {
         ("job-controller", "pods") => of("pods") + of("workloads"),
@@ -305,7 +305,7 @@ fn count(refused: &BTreeMap<(String, String), usize>, account: &str, resource: &
 }
 
 /// Returns the numbers of refused creations in the namespace, by account and resource.
-fn refusals(space: &Space, faults: &Faults) -> BTreeMap<(String, String), usize> {
+pub(super) fn refusals(space: &Space, faults: &Faults) -> BTreeMap<(String, String), usize> {
     let mut refused = BTreeMap::new();
     for request in faults.requests() {
         let is_refused = request.status.is_some_and(|status| status >= 400);
