@@ -150,7 +150,9 @@ impl Balancers {
         let ready = ensured.progress == Progress::Settled && serving && !ensured.status.ingress.is_empty();
         if !ready {
             self.moved().remove(work.id);
-            return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
+            let waits_for_health = ensured.progress == Progress::Settled && !serving;
+            let pause = if waits_for_health { state.pause_for_health(Instant::now()).max(PACE) } else { PACE };
+            return Ok(later(Ensured { status: status(classic), ..ensured }, pause));
         }
         // The time that clients have to switch begins when the new address is published, not earlier.
         let published = *self.moved().entry(work.id.clone()).or_default();

@@ -111,7 +111,11 @@ impl LoadBalancers for Balancers {
         let Some(known) = &state.known else {
             return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
         };
-        let known = known.clone();
+        let mut known = known.clone();
+        // A pod that one of several target groups refuses is not ready.
+        for group in &mut known {
+            group.targets.extend(state.refused_targets.of(&group.arn).cloned());
+        }
         drop(state);
         readiness_gates::read_gates(&session, &spec.id, &known).await
     }
@@ -192,7 +196,7 @@ impl Balancers {
         let (is_alone, updated) = self.update_classic(work, state).await;
         let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
         updated.and(groups)?;
-        if state.refusals.is_new(Instant::now()) {
+        if state.refusals.is_new(Instant::now()) || state.refused_targets.has_postponed() {
             // The caller continues with `ensure`, which reports the refusal and is repeated.
             let message = "AWS refused to register a target or to open its security group";
             return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use providers::{
     CloudError, Deletion, Ensured, ErrorKind, Ingress, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Progress,
 };
+use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
@@ -99,7 +100,7 @@ impl Balancers {
         if serving {
             self.leave_user_groups(work.session, work.id, (&listing, &named), state).await?;
         } else if self.follow_former_user_groups(spec, work, &listing, state).await? {
-            ensured = later(ensured, PACE);
+            ensured = later(ensured, state.pause_for_health(Instant::now()).max(PACE));
         }
         if !groups.used {
             ensured = later(ensured, UNUSED_PERIOD);
@@ -257,7 +258,12 @@ impl Balancers {
             }
         } else {
             self.follow_former_stack(spec, work, listing, state).await?;
-            if old.is_empty() && state.classic.is_none() { state.settle(spec) } else { Progress::After(state.pause()) }
+            if old.is_empty() && state.classic.is_none() {
+                state.settle(spec)
+            } else {
+                let pause = state.pause();
+                Progress::After(pause.max(state.pause_for_health(Instant::now())))
+            }
         };
         let mut status = LoadBalancerStatus::default();
         if groups.addresses.is_empty() && !state.stack_removed {
