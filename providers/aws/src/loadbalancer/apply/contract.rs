@@ -68,6 +68,7 @@ impl LoadBalancers for Balancers {
         let mut state = self.states.lock(&spec.id).await;
         drop(self.stop_following(&spec.id));
         state.begin(false);
+        state.classic_groups = settings.classic_groups.clone();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         state.refusals.begin();
         let result = self.check_or_ensure(spec, &work, &mut state).await;
@@ -154,6 +155,9 @@ impl LoadBalancers for Balancers {
         // Service's last settings name those load balancers.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
+        if let Some(settings) = &settings {
+            state.classic_groups = settings.classic_groups.clone();
+        }
         let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();
         drop(self.stop_following(id));
         state.begin(true);

@@ -4,6 +4,7 @@ pub(super) mod build;
 pub(super) mod certificates;
 pub(super) mod claims;
 pub(super) mod classic;
+pub(super) mod classic_groups;
 pub(super) mod diff;
 pub(super) mod endpoint_service;
 pub(super) mod failures;

@@ -14,7 +14,7 @@ use crate::loadbalancer::observed::refusals::Refusals;
 use crate::loadbalancer::observed::refused_targets::{Refused, RefusedTargets};
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::{PACE, Step};
-use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::types::{ClassicGroups, Desired, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS works on a change; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -119,6 +119,8 @@ pub(crate) struct BalancerState {
     /// Nodes' security groups that may have rules for the load balancer, if the load balancer has no security group;
     /// `None`: they were not read yet.
     pub range_rule_groups: Option<BTreeSet<String>>,
+    /// The security groups that annotations name for a Classic Load Balancer.
+    pub classic_groups: ClassicGroups,
     /// The security groups that were opened to the Service's load balancers. They include groups that AWS did not
     /// allow to open: the next `ensure` tries again.
     pub openings: Openings,

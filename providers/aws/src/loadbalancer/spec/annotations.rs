@@ -14,7 +14,7 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::ports::{domains, listeners};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::spec::{alb, endpoint_service, group};
-use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
+use crate::loadbalancer::types::{Attributes, ClassicGroups, Scheme, Tags, TargetType};
 
 /// Default time for which a replaced Classic Load Balancer still serves clients: resolvers cache its address for
 /// minutes, and long connections use it for longer.
@@ -109,7 +109,7 @@ fn read_settings(
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
     let named = matches!(security_groups, SecurityGroups::Named(_));
-    let node_rules = node_rules(policy, target_type, named, reading);
+    let (node_rules, classic_node_rules) = node_rules(policy, target_type, named, reading);
     check_ranges(spec, flavour, (&security_groups, node_rules), families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
@@ -152,16 +152,22 @@ fn read_settings(
         group: group::read(spec, policy, reading),
         endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
+        classic_groups: ClassicGroups {
+            instead: reading.owned("security-groups"),
+            extra: reading.owned("extra-security-groups"),
+        },
+        classic_node_rules,
         classic_only: None,
         warnings: Vec::new(),
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its
-/// security groups.
-fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
-    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
-    requested && !policy.no_node_rules && target_type != TargetType::Alb
+/// Returns true if rules for a Network Load Balancer are added to nodes' security groups, and true if rules for a
+/// Classic one are. `named`: the user chose the security groups; cloud-provider-aws opens nodes nevertheless.
+fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> (bool, bool) {
+    let requested = reading.boolean("manage-backend-security-group-rules");
+    let is_possible = !policy.no_node_rules && target_type != TargetType::Alb;
+    (is_possible && requested.unwrap_or(!named), is_possible && requested.unwrap_or(true))
 }
 
 /// Returns true if clients may send ICMP for path MTU discovery. Other words than `on` mean `off`. Upstream: Load
