@@ -16,7 +16,7 @@ use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::report::{instances, report};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::annotation_reader::forwarded_services;
-use crate::loadbalancer::spec::annotations;
+use crate::loadbalancer::spec::{annotations, user_groups};
 
 #[async_trait]
 impl LoadBalancers for Balancers {
@@ -127,6 +127,12 @@ impl LoadBalancers for Balancers {
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
         self.make_forecast(&work).await
+    }
+
+    fn existed(&self, spec: &LoadBalancerSpec) {
+        for arn in user_groups::named(spec) {
+            self.claims().expect(&spec.id, arn);
+        }
     }
 
     fn starts_empty(&self, id: &LoadBalancerId) {

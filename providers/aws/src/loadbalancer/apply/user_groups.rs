@@ -210,7 +210,8 @@ impl Balancers {
         Ok(usable)
     }
 
-    /// Reads the targets of a target group that a user made, and the record of this Service's targets.
+    /// Reads the targets of a target group that a user made, and the record of this Service's targets; also the records
+    /// of other Services that this process has not reconciled yet.
     async fn read_user_group(
         &self,
         session: &Session,
@@ -220,6 +221,11 @@ impl Balancers {
     ) -> Result<ReadGroup, CloudError> {
         let records = self.records().ok_or_else(no_records)?;
         let recorded = target_records::read_of_user_group(records, id, &group.arn).await?;
+        let others = self.claims().unread(id, &group.arn);
+        for other in others.iter().filter(|other| is_allowed(group, other, &session.cluster)) {
+            let recorded = target_records::read_of_user_group(records, other, &group.arn).await?;
+            self.claims().restore(other, &group.arn, recorded);
+        }
         self.claims().begin_read(id, &group.arn);
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
