@@ -151,11 +151,8 @@ impl Balancers {
         state.openings = Openings::default();
         state.openings.add(&sources, &nodes.groups, &ports);
         state.remember_groups(id, &desired, &observed);
-        // They are missing in later reads, too, and are registered once their next attempt is due.
-        state.remove_refused(&applied.refused);
-        observed.remove_refused(&applied.refused);
-        // Until now, the load balancer reached nodes through rules for the shared security group; the next call removes
-        // that group from the load balancer.
+        state.remove_refused(&applied.refused, &mut observed);
+        // Nodes are still reached through the shared security group; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let is_transitional = leaves_nodes || user_groups::has_former_listeners(&settings);
         let progress = if !applied.again && !is_transitional && being_deleted.is_empty() {

@@ -360,8 +360,9 @@ impl BalancerState {
         self.known = Some(known);
     }
 
-    /// Removes targets that AWS refused from the known target groups.
-    pub(crate) fn remove_refused(&mut self, refused: &Refused) {
+    /// Removes targets that AWS refused from the known and the observed groups: later reads lack them, too.
+    pub(crate) fn remove_refused(&mut self, refused: &Refused, observed: &mut ObservedStack) {
+        observed.remove_refused(refused);
         for group in self.known.iter_mut().flatten() {
             group.targets.retain(|target| !refused.contains_key(&(group.arn.clone(), target.clone())));
         }
