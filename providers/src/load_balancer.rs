@@ -364,6 +364,13 @@ pub trait LoadBalancers: Send + Sync {
         Ok(Followed::default())
     }
 
+    /// Records a Service that has a load balancer, or will get one. Called for each of them that exists when this process
+    /// begins its work, before any other call about a Service, also for invalid ones. A provider in which several
+    /// Services can share a resource then knows whose parts it has to read before it removes parts.
+    fn existed(&self, spec: &LoadBalancerSpec) {
+        let _ = spec;
+    }
+
     /// Records that no process has created anything for a Service: it had no finalizer before. Called before its first
     /// `ensure`. The provider need not search for resources that the cloud does not list yet. The call is a hint: not
     /// every new Service is reported.

@@ -63,6 +63,9 @@ const NAMED_BY_USER: [&str; 5] = [
     "InvalidAllocationID.NotFound",
 ];
 
+/// The code for a target that is registered too often. Others can be registered, so it is not a full target group.
+const FULL_TARGET: &str = "TooManyRegistrationsForTargetId";
+
 /// Returns the kind of a code. For throttling, the delay is missing: the caller reads it from a header of the response.
 pub(crate) fn kind_of(code: &str) -> ErrorKind {
     let is_one_of = |codes: &[&str]| codes.contains(&code);
@@ -70,7 +73,7 @@ pub(crate) fn kind_of(code: &str) -> ErrorKind {
         ErrorKind::Throttled { after: None }
     } else if is_one_of(&DENIED) {
         ErrorKind::Denied
-    } else if is_one_of(&NAMED_BY_USER) {
+    } else if is_one_of(&NAMED_BY_USER) || code == FULL_TARGET {
         ErrorKind::Invalid
     } else if is_one_of(&CONFLICTS) || code.starts_with("Duplicate") || code.ends_with(".Duplicate") {
         ErrorKind::Conflict
@@ -211,6 +214,7 @@ mod tests {
                     "RouteLimitExceeded",
                     "QuotaExceeded",
                     "TargetGroupAssociationLimit",
+                    "TooManyTargets",
                 ],
                 ErrorKind::Quota,
             ),
@@ -228,7 +232,14 @@ mod tests {
                 ErrorKind::Conflict,
             ),
             (
-                &["InvalidParameterValue", "ValidationError", "SubnetNotFound", "UnsupportedProtocol", "InvalidSubnet"],
+                &[
+                    "InvalidParameterValue",
+                    "ValidationError",
+                    "SubnetNotFound",
+                    "UnsupportedProtocol",
+                    "InvalidSubnet",
+                    "TooManyRegistrationsForTargetId",
+                ],
                 ErrorKind::Invalid,
             ),
             (&["InternalError", "ServiceUnavailable", "Unavailable", "", "SomethingNew"], ErrorKind::Transient),

@@ -193,6 +193,7 @@ impl Reconcile for ServiceReconciler {
     type Key = Key;
 
     fn begin(&self) {
+        self.balancers.report_existing();
         self.queue.add_background(Key::Leaks);
     }
 

@@ -58,6 +58,19 @@ impl<S: Cluster> LoadBalancerReconciler<S> {
         Scope { kubernetes: &self.kubernetes, cloud: &*self.cloud, cluster: &self.cluster, states: &self.states }
     }
 
+    /// Reports all Services with load balancers of this provider, before the first reconcile.
+    pub fn report_existing(&self) {
+        let features = self.cloud.features();
+        for service in self.kubernetes.services() {
+            let desired = decide::desired_state(&service, &features.classes, false);
+            if desired == DesiredState::LoadBalancer
+                && let Ok(spec) = decide::spec_without_ranges(&service, &self.cluster, &features.annotations)
+            {
+                self.cloud.existed(&spec);
+            }
+        }
+    }
+
     /// Reconciles one Service.
     pub async fn sync(&self, key: &ObjectKey) -> SyncResult {
         let service = self.kubernetes.service(key);

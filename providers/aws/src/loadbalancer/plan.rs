@@ -238,6 +238,8 @@ pub(crate) struct Plan {
     pub again: Option<Duration>,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     pub exchanging: BTreeSet<u16>,
+    /// Further steps depend on the health of targets, which may never become healthy.
+    pub waits_for_health: bool,
 }
 
 impl Plan {

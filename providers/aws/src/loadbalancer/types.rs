@@ -161,6 +161,15 @@ pub(crate) enum Source {
     Group(String),
 }
 
+/// The security groups that annotations name for a Classic Load Balancer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ClassicGroups {
+    /// Groups in place of one that cloud-provider-aws makes.
+    pub instead: Vec<String>,
+    /// Groups in addition to the others.
+    pub extra: Vec<String>,
+}
+
 /// The traffic that one rule of a security group allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Rule {

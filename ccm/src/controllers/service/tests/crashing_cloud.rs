@@ -19,6 +19,15 @@ pub struct CrashingCloud {
     pub sim: Arc<Simulation>,
 }
 
+/// The names of the Services that processes reported.
+#[derive(Default)]
+pub struct Reports {
+    /// Services that are new to the cloud.
+    pub started_empty: Vec<String>,
+    /// Services that existed when a process began its work.
+    pub existed: Vec<String>,
+}
+
 /// The provider's additions to the results of the mock cloud.
 #[derive(Default)]
 pub struct Answers {
@@ -48,8 +57,11 @@ impl LoadBalancers for CrashingCloud {
         self.sim.called(&result).await;
         result
     }
+    fn existed(&self, spec: &LoadBalancerSpec) {
+        lock(&self.sim.reports).existed.push(spec.id.name.clone());
+    }
     fn starts_empty(&self, id: &LoadBalancerId) {
-        lock(&self.sim.started_empty).push(id.name.clone());
+        lock(&self.sim.reports).started_empty.push(id.name.clone());
     }
     async fn observe(&self, id: &LoadBalancerId) -> Result<Observed, CloudError> {
         self.cloud.observe(id).await

@@ -1,10 +1,14 @@
-//! Many invalid Services after a restart: the number of calls and events is bounded, and does not grow with time.
+//! Services that exist when a process starts. The provider is informed of them; for many invalid ones, the number of calls and
+//! events is bounded, and does not grow with time.
 
 use std::sync::Arc;
 
+use kinds::service::ServiceType;
 use provider_mock::{Effect, Fault, MockConfig, Pattern};
+use runtime::lock::lock;
 
 use super::simulation::{Process, Simulation, annotated, key, node, pass, service};
+use crate::controllers::service::decide::FINALIZER;
 
 const HOUR: f64 = 3600.0;
 
@@ -66,4 +70,25 @@ async fn calls_for_invalid_services_are_rare_while_the_cloud_refuses_them() {
     let (calls, events) = (sim.acts() - begun, sim.take_events().len() as u64);
     assert!(calls <= 16 * SERVICES, "{calls} calls in an hour");
     assert!(events <= 26 * SERVICES, "{events} events in an hour");
+}
+
+#[tokio::test(start_paused = true)]
+async fn provider_is_informed_of_services_with_load_balancers_before_the_first_call() {
+    let sim = Simulation::new(MockConfig::default());
+    assert!(sim.create(service("web")));
+    let mut invalid = service("invalid");
+    annotated(&mut invalid, &[("mock.cloud/scheme", "inside")]);
+    assert!(sim.create(invalid));
+    // The load balancer of this one is about to be deleted.
+    let mut internal = service("internal");
+    internal.kind = ServiceType::ClusterIp;
+    internal.meta.finalizers = [FINALIZER.into()].into();
+    assert!(sim.create(internal));
+    let process = Process::start(&sim, 1);
+    pass(HOUR).await;
+    assert_eq!(lock(&sim.reports).existed, ["invalid", "web"]);
+    assert!(sim.create(service("new")));
+    process.deliver(&key("new"));
+    pass(HOUR).await;
+    assert_eq!(lock(&sim.reports).existed, ["invalid", "web"], "no Service is reported later");
 }

@@ -52,7 +52,7 @@ async fn new_load_balancer_is_created_and_published_and_then_not_changed() {
 #[tokio::test(start_paused = true)]
 async fn provider_is_informed_that_nothing_was_created_unless_a_previous_leader_added_the_finalizer() {
     let (sim, _process) = with_load_balancer().await;
-    assert_eq!(*lock(&sim.started_empty), ["web"]);
+    assert_eq!(lock(&sim.reports).started_empty, ["web"]);
 
     // The cache does not contain the finalizer yet.
     let sim = Simulation::new(MockConfig::default());
@@ -64,7 +64,7 @@ async fn provider_is_informed_that_nothing_was_created_unless_a_previous_leader_
     process.deliver(&key("web"));
     pass(10.0).await;
     assert_eq!(sim.cloud.snapshot().balancers.len(), 1);
-    assert_eq!(*lock(&sim.started_empty), [""; 0]);
+    assert_eq!(lock(&sim.reports).started_empty, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

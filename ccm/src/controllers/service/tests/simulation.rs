@@ -22,7 +22,7 @@ use runtime::store::Change;
 use runtime::tasks::Tasks;
 use runtime::worker::{Outcome, Reconcile, ReconcileError, WorkCounts, WorkOptions, work};
 
-use super::crashing_cloud::{Answers, CrashingCloud};
+use super::crashing_cloud::{Answers, CrashingCloud, Reports};
 use crate::controllers::service::annotations::AnnotationEdits;
 use crate::controllers::service::audit::{Audit, AuditResult};
 use crate::controllers::service::cluster::{Cluster, Refusal};
@@ -70,8 +70,8 @@ pub struct Simulation {
     pub endpoints_of: Mutex<BTreeMap<String, Vec<EndpointTarget>>>,
     /// Pods with readiness gates, by name.
     pub pods: Mutex<BTreeMap<String, GatedPod>>,
-    /// Services that a process reported as new to the cloud.
-    pub started_empty: Mutex<Vec<String>>,
+    /// The Services that processes reported to the cloud.
+    pub reports: Mutex<Reports>,
     /// The provider's additions to the results of the cloud.
     pub answers: Mutex<Answers>,
     /// Options of processes that start: whether they delete leaks, and the interval between two audits.
@@ -162,7 +162,7 @@ impl Simulation {
             endpoints: Mutex::new(Arc::new([])),
             endpoints_of: Mutex::default(),
             pods: Mutex::default(),
-            started_empty: Mutex::default(),
+            reports: Mutex::default(),
             answers: Mutex::default(),
             audit: Mutex::default(),
             undecodable: AtomicBool::new(false),
@@ -463,6 +463,10 @@ struct ByName(Arc<LoadBalancerReconciler<ProcessCache>>);
 impl Reconcile for ByName {
     type Key = String;
 
+    fn begin(&self) {
+        self.0.report_existing();
+    }
+
     fn reconcile<'a>(&'a self, name: &'a String) -> BoxFuture<'a, Result<Outcome, ReconcileError>> {
         async move {
             let key = key(name);
@@ -487,11 +491,8 @@ impl Process {
     /// Like `start`, with another cloud.
     pub fn over(sim: &Arc<Simulation>, workers: usize, cloud: Arc<dyn LoadBalancers>) -> Self {
         sim.dead.store(false, Ordering::SeqCst);
-        {
-            let mut server = sim.server();
-            server.dies_after = None;
-            server.dies_on_error = false;
-        }
+        sim.server().dies_after = None;
+        sim.server().dies_on_error = false;
         let cached = sim.services().into_iter().map(|(key, service)| (key, Arc::new(service))).collect();
         let cache = ProcessCache { sim: sim.clone(), cached: Mutex::new(cached), written: Mutex::default() };
         // Copied first: the guard would otherwise be held until the end of the next statement.

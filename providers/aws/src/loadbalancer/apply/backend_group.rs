@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     /// The groups with rules for load balancers without security groups, the names of these load balancers, and the
     /// time of the read.
     named: Option<(Instant, BTreeMap<String, BTreeSet<String>>)>,
+    /// The names of deleted Classic Load Balancers, which AWS may still list.
+    pub deleted_classics: BTreeSet<String>,
     /// The time at which a Service last released shared resources: older listings may contain its load balancer.
     last_release: Option<Instant>,
 }
@@ -126,17 +128,17 @@ impl Shared {
         self.named = self.named.take().filter(|(at, _)| *at >= time);
     }
 
-    /// Opens the security groups of targets to the shared group.
+    /// Opens the security groups of targets to the security group `source` of load balancers.
     pub(crate) async fn open(
         &mut self,
         session: &Session,
         groups: &BTreeSet<String>,
-        backend: &str,
+        source: &str,
         ports: &Ports,
     ) -> Result<Opened, CloudError> {
         let mut opened = Opened::default();
         for (group, rules) in self.rules(session, groups).await? {
-            let changes = node_rules::open(&rules, backend, ports);
+            let changes = node_rules::open(&rules, source, ports);
             if changes.is_empty() {
                 continue;
             }
@@ -323,17 +325,27 @@ impl Shared {
 
     /// Revokes all rules that name a group which is about to be deleted.
     pub(crate) async fn revoke_rules_of(&mut self, session: &Session, group: &str) -> Result<(), CloudError> {
+        let source = Source::Group(group.to_owned());
+        let named = |rules: &[ObservedRule]| {
+            rules.iter().filter(|rule| rule.rule.source == source).map(|rule| rule.id.clone()).collect()
+        };
         for other in network::groups_that_name(session, group).await? {
-            let rules = network::rules(session, std::slice::from_ref(&other)).await?.remove(&other).unwrap_or_default();
-            let source = Source::Group(group.to_owned());
-            let named = rules.iter().filter(|rule| rule.rule.source == source);
-            let ids: Vec<String> = named.map(|rule| rule.id.clone()).collect();
-            self.rules.remove(&other);
-            if !ids.is_empty() {
-                revoke(session, &other, &ids).await?;
-            }
+            self.revoke_selected(session, &other, named).await?;
         }
         Ok(())
+    }
+
+    /// Revokes the rules of a group whose ids `select` returns.
+    pub(crate) async fn revoke_selected(
+        &mut self,
+        session: &Session,
+        group: &str,
+        select: impl Fn(&[ObservedRule]) -> Vec<String>,
+    ) -> Result<(), CloudError> {
+        let rules = network::rules(session, &[group.to_owned()]).await?.remove(group).unwrap_or_default();
+        let ids = select(&rules);
+        self.rules.remove(group);
+        if ids.is_empty() { Ok(()) } else { revoke(session, group, &ids).await }
     }
 
     /// Releases the group after a Service's load balancer was deleted and its rules were revoked. With the last load

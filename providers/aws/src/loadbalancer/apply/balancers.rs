@@ -186,7 +186,7 @@ impl Balancers {
             Step::DeleteSecurityGroup { id } => Some(id),
             _ => None,
         };
-        let result = caller.execute(step, observed).await;
+        let result = caller.execute(step, observed, &mut state.refused_targets).await;
         let now = Instant::now();
         state.changed = Some(now);
         state.unconfirmed.extend(caller.unconfirmed.drain(..).map(|arn| (arn, now)));

@@ -7,11 +7,13 @@ use std::net::IpAddr;
 use aws_sdk_elasticloadbalancingv2::types as elb;
 use futures::future::{try_join, try_join_all, try_join3};
 use providers::{CloudError, ErrorKind, LoadBalancerId, Records};
+use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::model::registration::{Batches, TARGETS_PER_CALL};
 use crate::loadbalancer::names;
-use crate::loadbalancer::observed::refused_targets::Refused;
+use crate::loadbalancer::observed::refused_targets::{POSTPONED, Refused, RefusedTargets};
 use crate::loadbalancer::observed::stack::{
     CreatedResource, ObservedBalancer, ObservedListener, ObservedStack, ObservedTargetGroup, State,
 };
@@ -23,9 +25,6 @@ use crate::loadbalancer::types::{
     Attributes, Balancer, Listener, Probe, Protocol, Rule, Tags, Target, TargetGroup, TargetHealth, TargetType,
 };
 use crate::session::Session;
-
-/// Maximum number of targets in one call.
-const TARGETS_PER_CALL: usize = 200;
 
 /// Reads the details that listings lack: listeners, attributes, targets, rules.
 pub(crate) async fn details(session: &Session, observed: &mut ObservedStack, capacity: bool) -> Result<(), CloudError> {
@@ -151,7 +150,7 @@ pub(crate) struct Caller<'a> {
     pub id: &'a LoadBalancerId,
     /// Storage for the record of this cluster's targets in shared target groups, if there is one.
     pub records: Option<&'a dyn Records>,
-    /// Targets that AWS refused, while the others succeeded.
+    /// Targets that AWS refused, now or shortly before, while the others succeeded.
     pub refused: Refused,
     /// Load balancers that AWS returned as created, and that could not be confirmed to be the Service's.
     pub unconfirmed: Vec<String>,
@@ -250,8 +249,9 @@ impl Caller<'_> {
         Ok(CreatedResource { id: arn.unwrap_or_default().to_owned(), ..CreatedResource::default() })
     }
 
-    /// Registers targets. If AWS refuses one of them, batches are halved until the refused target is alone, so that all
-    /// others are registered.
+    /// Registers targets, without those in `known` whose next attempt is not due yet. If AWS refuses one of them,
+    /// batches are halved until the refused target is alone, so that all others are registered. If too many are
+    /// refused, some targets are postponed to the next attempt.
     ///
     /// # Errors
     /// `Quota` if the target group is full; targets that fit are registered.
@@ -260,26 +260,43 @@ impl Caller<'_> {
         arn: &str,
         target_type: TargetType,
         targets: &BTreeSet<Target>,
+        known: &mut RefusedTargets,
     ) -> Result<(), CloudError> {
-        let all: Vec<&Target> = targets.iter().collect();
-        let mut waiting: Vec<&[&Target]> = all.chunks(TARGETS_PER_CALL).rev().collect();
-        while let Some(batch) = waiting.pop() {
+        let mut register = targets.clone();
+        self.refused.extend(known.withhold(arn, &mut register, Instant::now()));
+        let all: Vec<&Target> = register.iter().collect();
+        let mut batches = Batches::new(&all);
+        let mut full = None;
+        while let Some(batch) = batches.take() {
             let described = batch.iter().map(|target| described(self.network, target_type, target)).collect();
             let request = self.session.api.elb.register_targets().target_group_arn(arn).set_targets(Some(described));
             match self.session.api.change(Class::ElbChange, "RegisterTargets", request.send()).await {
-                // The batch is halved until AWS refuses a single target. If that target exceeds the quota, the call
-                // fails, because no other target fits either.
-                Err(error) if (error.is_invalid() || error.kind == ErrorKind::Quota) && batch.len() > 1 => {
-                    let (first, second) = batch.split_at(batch.len() / 2);
-                    waiting.extend([second, first]);
-                }
                 Err(error) if error.is_invalid() => {
-                    self.refused.insert((arn.to_owned(), batch[0].clone()), error.message);
+                    if batches.halve(batch, &mut known.halvings) {
+                        continue;
+                    }
+                    let reason = if batch.len() > 1 { POSTPONED } else { &error.message };
+                    let refused = batch.iter().map(|target| ((arn.to_owned(), (*target).clone()), reason.to_owned()));
+                    let refused: Refused = refused.collect();
+                    if batch.len() > 1 {
+                        known.postpone();
+                    } else {
+                        known.record(&refused, Instant::now());
+                    }
+                    self.refused.extend(refused);
                 }
-                response => drop(response?),
+                Err(error) if error.kind == ErrorKind::Quota => {
+                    if !batches.halve_full(batch) {
+                        full.get_or_insert(error);
+                    }
+                }
+                response => {
+                    drop(response?);
+                    known.accept(arn, batch);
+                }
             }
         }
-        Ok(())
+        full.map_or(Ok(()), Err)
     }
 
     /// Records this cluster's targets in a target group, under the name of its record.

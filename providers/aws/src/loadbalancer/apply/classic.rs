@@ -57,7 +57,7 @@ impl Balancers {
         let Some(mut classic) = self.find_classic(work, state, &listing, network).await? else {
             // A Service with resources was reconciled before: its Classic Load Balancer would have been found then.
             if observed.is_empty() {
-                self.refuse_invisible_classic(work, state, &listing)?;
+                self.refuse_invisible_classic(work, state, &listing).await?;
             }
             if let Some(error) = &work.settings.classic_only {
                 return Err(error.clone());
@@ -151,7 +151,9 @@ impl Balancers {
         let ready = ensured.progress == Progress::Settled && serving && !ensured.status.ingress.is_empty();
         if !ready {
             self.moved().remove(work.id);
-            return Ok(later(Ensured { status: status(classic), ..ensured }, PACE));
+            let waits_for_health = ensured.progress == Progress::Settled && !serving;
+            let pause = if waits_for_health { state.pause_for_health(Instant::now()).max(PACE) } else { PACE };
+            return Ok(later(Ensured { status: status(classic), ..ensured }, pause));
         }
         // The time that clients have to switch begins when the new address is published, not earlier.
         let published = *self.moved().entry(work.id.clone()).or_default();
@@ -174,7 +176,7 @@ impl Balancers {
         listing: &Listing,
         network: bool,
     ) -> Result<Option<Classic>, CloudError> {
-        if !may_have_classic(work, state, listing, network) {
+        if !self.may_have_classic(work, state, listing, network).await? {
             return Ok(None);
         }
         let is_proof = state.starts_empty || Instant::now() >= self.all_visible();
@@ -195,18 +197,43 @@ impl Balancers {
         }
     }
 
+    /// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: the
+    /// Service has a Network Load Balancer.
+    async fn may_have_classic(
+        &self,
+        work: &Work<'_>,
+        state: &BalancerState,
+        listing: &Listing,
+        network: bool,
+    ) -> Result<bool, CloudError> {
+        let Work { session, id, settings, .. } = *work;
+        if state.no_classic || settings.flavour != Flavour::CloudProvider {
+            return Ok(false);
+        }
+        let is_likely = listing.classic_group(session, id).is_some()
+            || settings.replace_classic.is_some()
+            || (settings.untyped && !network);
+        if is_likely || !network || state.starts_empty {
+            return Ok(is_likely);
+        }
+        // A load balancer with security groups of the user is found only by its name. All Services share one list.
+        let now = Instant::now();
+        let recent = now.checked_sub(FRESH).unwrap_or(now).min(self.all_visible());
+        self.classic_names.contain(session, &id.default_name(), recent).await
+    }
+
     /// Delays the creation of a Network Load Balancer while a Classic one may exist that AWS does not list yet, because
     /// cloud-provider-aws has just created it. Otherwise the Service would get another address.
     ///
     /// # Errors
     /// `Conflict` in this case.
-    fn refuse_invisible_classic(
+    async fn refuse_invisible_classic(
         &self,
         work: &Work<'_>,
         state: &mut BalancerState,
         listing: &Listing,
     ) -> Result<(), CloudError> {
-        let is_possible = may_have_classic(work, state, listing, false);
+        let is_possible = self.may_have_classic(work, state, listing, false).await?;
         if !is_possible || !state.may_have_invisible_classic(Instant::now(), self.all_visible()) {
             return Ok(());
         }
@@ -263,23 +290,6 @@ impl Balancers {
         state.refusals.add(&refused);
         warnings.extend(refused);
         Ok(warnings)
-    }
-
-    /// Opens the nodes' security groups to the load balancer. cloud-provider-aws has opened only the groups of nodes
-    /// that existed before the takeover.
-    async fn open_to_classic(
-        &self,
-        work: &Work<'_>,
-        classic: &Classic,
-        listing: &Listing,
-    ) -> Result<Vec<String>, CloudError> {
-        let Some(source) = classic.security_groups.first().filter(|_| work.settings.node_rules) else {
-            return Ok(Vec::new());
-        };
-        let mut groups = self.target_security_groups(work, listing).await?.groups;
-        groups.remove(source);
-        let opened = self.open_targets(work.session, &groups, source, &classic.ports()).await?;
-        Ok(opened.refused)
     }
 
     /// Updates the instances of the Service's Classic Load Balancer, if there is one. Returns true if no other load
@@ -350,7 +360,7 @@ impl Balancers {
         };
         match found {
             Found::Own(classic) => {
-                self.delete_classic(session, &classic.name, state).await?;
+                self.delete_classic(session, id, &classic, listing, state).await?;
                 return Ok(false);
             }
             // Another cluster has a Service with the same uid, so the security group with this name may belong to that
@@ -406,16 +416,6 @@ impl Balancers {
     fn moved(&self) -> MutexGuard<'_, HashMap<LoadBalancerId, bool>> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns true if cloud-provider-aws may have created a Classic Load Balancer for the Service; `network`: the Service
-/// has a Network Load Balancer.
-fn may_have_classic(work: &Work<'_>, state: &BalancerState, listing: &Listing, network: bool) -> bool {
-    let settings = work.settings;
-    let is_likely = listing.classic_group(work.session, work.id).is_some()
-        || settings.replace_classic.is_some()
-        || (settings.untyped && !network);
-    !state.no_classic && settings.flavour == Flavour::CloudProvider && is_likely
 }
 
 /// Returns the result with another `ensure` after at most this time.

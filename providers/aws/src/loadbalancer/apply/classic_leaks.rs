@@ -82,7 +82,7 @@ pub(super) async fn collect(
             let same = |owner: Owner| owner.namespace == owned.id.namespace && owner.name == owned.id.name;
             let its = owner(&classic, &session.cluster, &owned.id.cluster).is_some_and(same);
             if its && ownership::is_certain(&classic.tags, &session.cluster) {
-                balancers.delete_classic(session, name, state).await?;
+                balancers.delete_classic(session, &owned.id, &classic, listing, state).await?;
                 deleted = false;
             }
             // The load balancer still uses its security group, which is deleted later.
@@ -99,20 +99,6 @@ pub(super) async fn collect(
 }
 
 impl Balancers {
-    /// Deletes a Classic Load Balancer.
-    pub(super) async fn delete_classic(
-        &self,
-        session: &Session,
-        name: &str,
-        state: &mut BalancerState,
-    ) -> Result<(), CloudError> {
-        state.changed = Some(Instant::now());
-        let request = session.api.classic.delete_load_balancer().load_balancer_name(name);
-        session.api.change(Class::ElbChange, "DeleteLoadBalancer", request.send()).await?;
-        tracing::info!(classic = name, "deleted Classic Load Balancer");
-        Ok(())
-    }
-
     /// Deletes the security group of a deleted Classic Load Balancer, with the rules that name it. Returns false while
     /// network interfaces use it.
     pub(super) async fn delete_classic_group(

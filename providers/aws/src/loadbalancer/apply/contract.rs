@@ -16,7 +16,7 @@ use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::report::{instances, report};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::annotation_reader::forwarded_services;
-use crate::loadbalancer::spec::annotations;
+use crate::loadbalancer::spec::{annotations, user_groups};
 
 #[async_trait]
 impl LoadBalancers for Balancers {
@@ -68,6 +68,7 @@ impl LoadBalancers for Balancers {
         let mut state = self.states.lock(&spec.id).await;
         drop(self.stop_following(&spec.id));
         state.begin(false);
+        state.classic_groups = settings.classic_groups.clone();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets };
         state.refusals.begin();
         let result = self.check_or_ensure(spec, &work, &mut state).await;
@@ -111,7 +112,11 @@ impl LoadBalancers for Balancers {
         let Some(known) = &state.known else {
             return Err(CloudError::new(ErrorKind::NotFound, "DescribeLoadBalancers", "there is no load balancer"));
         };
-        let known = known.clone();
+        let mut known = known.clone();
+        // A pod that one of several target groups refuses is not ready.
+        for group in &mut known {
+            group.targets.extend(state.refused_targets.of(&group.arn).cloned());
+        }
         drop(state);
         readiness_gates::read_gates(&session, &spec.id, &known).await
     }
@@ -122,6 +127,12 @@ impl LoadBalancers for Balancers {
         let targets = Targets::default();
         let work = Work { session: &session, id: &spec.id, settings: &settings, targets: &targets };
         self.make_forecast(&work).await
+    }
+
+    fn existed(&self, spec: &LoadBalancerSpec) {
+        for arn in user_groups::named(spec) {
+            self.claims().expect(&spec.id, arn);
+        }
     }
 
     fn starts_empty(&self, id: &LoadBalancerId) {
@@ -150,6 +161,9 @@ impl LoadBalancers for Balancers {
         // Service's last settings name those load balancers.
         let settings = last.and_then(|spec| self.settings(&spec).ok());
         state.groups.extend(settings.iter().flat_map(|settings| self.former_groups(&session, settings)));
+        if let Some(settings) = &settings {
+            state.classic_groups = settings.classic_groups.clone();
+        }
         let user_groups = settings.map(|settings| settings.user_groups).unwrap_or_default();
         drop(self.stop_following(id));
         state.begin(true);
@@ -192,7 +206,7 @@ impl Balancers {
         let (is_alone, updated) = self.update_classic(work, state).await;
         let groups = if is_alone { Ok(()) } else { self.set_group_targets(spec, work, state).await };
         updated.and(groups)?;
-        if state.refusals.is_new(Instant::now()) {
+        if state.refusals.is_new(Instant::now()) || state.refused_targets.has_postponed() {
             // The caller continues with `ensure`, which reports the refusal and is repeated.
             let message = "AWS refused to register a target or to open its security group";
             return Err(CloudError::new(ErrorKind::NotFound, "FollowPlan", message));

@@ -19,11 +19,12 @@ use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::BalancerState;
 use crate::loadbalancer::observed::interfaces::MISS_PERIOD;
 use crate::loadbalancer::observed::inventory::Listing;
+use crate::loadbalancer::observed::network;
 use crate::loadbalancer::observed::openings::Openings;
+use crate::loadbalancer::observed::refused_targets::{self, Refused};
 use crate::loadbalancer::observed::report::ingress;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::vpc::Network;
-use crate::loadbalancer::observed::{network, refused_targets};
 use crate::loadbalancer::ownership::{self, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::spec::annotation_reader::PREFIX;
@@ -44,6 +45,10 @@ struct PlanProgress {
     again: bool,
     /// Ports whose traffic moves to another target group once that has a healthy target.
     exchanging: BTreeSet<u16>,
+    /// Further steps depend on the health of targets.
+    waits_for_health: bool,
+    /// Targets that AWS refused.
+    refused: Refused,
     /// Descriptions of the applied steps, without those that change only targets.
     done: Vec<String>,
     /// The refusal of the deletion of a resource that is in use.
@@ -60,7 +65,15 @@ impl PlanProgress {
 
     /// Returns the time until the next read.
     fn pause(&self, state: &mut BalancerState) -> Duration {
-        if self.in_use.is_some() && state.is_stuck() { IN_USE_PAUSE } else { state.pause() }
+        if self.in_use.is_some() && state.is_stuck() {
+            return IN_USE_PAUSE;
+        }
+        let pause = state.pause();
+        if self.waits_for_health {
+            return pause.max(state.pause_for_health(Instant::now()));
+        }
+        state.unhealthy_since = None;
+        pause
     }
 
     /// Returns warnings about a failed setup, changes by other clients, and changes that AWS does not finish;
@@ -138,8 +151,8 @@ impl Balancers {
         state.openings = Openings::default();
         state.openings.add(&sources, &nodes.groups, &ports);
         state.remember_groups(id, &desired, &observed);
-        // Until now, the load balancer reached nodes through rules for the shared security group; the next call removes
-        // that group from the load balancer.
+        state.remove_refused(&applied.refused, &mut observed);
+        // Nodes are still reached through the shared security group; the next call removes it from the load balancer.
         let leaves_nodes = backend.is_some() && !work.settings.node_rules;
         let is_transitional = leaves_nodes || user_groups::has_former_listeners(&settings);
         let progress = if !applied.again && !is_transitional && being_deleted.is_empty() {
@@ -299,12 +312,13 @@ impl Balancers {
         let mut caller = self.caller(work.session, network, work.id);
         let name = &desired.balancer.name;
         let exposed = self.prepare_endpoint_service(work, &mut caller, name, observed, state).await?;
-        let applied = self.apply_plans(desired, observed, &mut caller, state).await?;
+        let mut applied = self.apply_plans(desired, observed, &mut caller, state).await?;
         if !exposed {
             self.ensure_endpoint_service(work, observed.balancer(name), state).await?;
         }
         state.refusals.add(&refused_targets::texts(&caller.refused));
         let mut warnings: Vec<String> = refused_targets::warning(&caller.refused).into_iter().collect();
+        applied.refused = caller.refused;
         if work.settings.node_rules {
             let is_done = !applied.again;
             let refused = self.set_range_rules(work, (listing, network), (desired, &*observed), nodes, is_done, state);
@@ -426,8 +440,9 @@ impl Balancers {
                 return Ok(PlanProgress {
                     again: plan.again.is_some() || created,
                     exchanging: plan.exchanging,
+                    waits_for_health: plan.waits_for_health,
                     done: applied.done,
-                    in_use: None,
+                    ..PlanProgress::default()
                 });
             }
             created |= plan.steps.iter().any(Step::is_creation_of_a_group);
@@ -444,6 +459,7 @@ impl Balancers {
                 }
             }
             applied.exchanging = plan.exchanging;
+            applied.waits_for_health = plan.waits_for_health;
             if let Some(error) = full.filter(|_| !plan.steps.iter().any(Step::is_deregistration)) {
                 return Err(error);
             }

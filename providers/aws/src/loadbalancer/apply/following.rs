@@ -15,6 +15,7 @@ use crate::loadbalancer::apply::targets::{
     Access, change_of, note_refusals, note_refused_targets, requested, retry_pending,
 };
 use crate::loadbalancer::apply::{calls, target_records};
+use crate::loadbalancer::model::failures::Failures;
 use crate::loadbalancer::model::following::{self, Batch, Firewall, FollowedGroup, Following, NodePorts};
 use crate::loadbalancer::model::range_rules::Reached;
 use crate::loadbalancer::model::user_groups::is_allowed;
@@ -218,7 +219,8 @@ impl Balancers {
     }
 
     /// Updates the targets of target groups, and opens the security groups of the targets. Targets are registered even
-    /// if their security group cannot be opened. Returns the addresses of pods whose security groups are not known yet.
+    /// if their security group cannot be opened, and also if those of another batch cannot be changed. Returns the
+    /// addresses of pods whose security groups are not known yet.
     async fn follow_batches(
         &self,
         work: &Work<'_>,
@@ -228,6 +230,7 @@ impl Balancers {
     ) -> Result<BTreeSet<IpAddr>, CloudError> {
         let mut pending = BTreeSet::new();
         let mut opened = Ok(());
+        let mut failures = Failures::default();
         for Batch { groups, settings } in batches {
             let work = Work { settings, ..*work };
             let shared = if firewall.shared_group {
@@ -243,11 +246,15 @@ impl Balancers {
             }
             let changes = groups.iter().map(|group| change_of(&work, &group.requested, &group.known)).collect();
             let mut known: Vec<KnownGroup> = groups.iter().map(|group| group.known.clone()).collect();
-            let refused = self.change_targets(work.session, work.id, (&mut known, changes), state).await?;
-            note_refused_targets(&work, &refused, state);
-            groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
+            match self.change_targets(work.session, work.id, (&mut known, changes), state).await {
+                Ok(refused) => {
+                    note_refused_targets(&work, &refused, state);
+                    groups.iter_mut().zip(known).for_each(|(group, known)| group.known = known);
+                }
+                Err(error) => failures.add(error)?,
+            }
         }
-        opened.map(|()| pending)
+        failures.into_result().and(opened).map(|()| pending)
     }
 
     /// Opens the security groups of new targets to load balancers without security groups, whose rules depend on the

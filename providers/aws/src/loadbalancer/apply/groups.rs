@@ -131,7 +131,7 @@ impl Balancers {
         let security_groups = std::iter::once(security).chain(backend).collect();
         let wanted = Balancer { name, tags, security_groups, ..desired.balancer };
         let mut caller = self.caller(session, &network, id);
-        caller.execute(&Step::CreateBalancer(wanted), &none).await?;
+        caller.execute(&Step::CreateBalancer(wanted), &none, &mut state.refused_targets).await?;
         created.balancer = Some(Instant::now());
         state.changed = created.balancer;
         tracing::info!(service = %id, group = group.key, "created the load balancer of a group");

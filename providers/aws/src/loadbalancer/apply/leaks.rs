@@ -17,7 +17,6 @@ use crate::loadbalancer::apply::{classic_leaks, endpoint_service};
 use crate::loadbalancer::model::{diff, range_rules};
 use crate::loadbalancer::names;
 use crate::loadbalancer::observed::inventory::{ListedGroup, Listing};
-use crate::loadbalancer::observed::refused_targets::Refused;
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack, State};
 use crate::loadbalancer::observed::{classic, network};
 use crate::loadbalancer::ownership::{self, Evidence, Owner};
@@ -181,14 +180,7 @@ pub(super) async fn collect(balancers: &Balancers, owned: &Owned) -> Result<Dele
     let steps = diff::delete(&observed, id).steps;
     if !steps.is_empty() {
         let network = balancers.networks.network(&session).await?;
-        let mut caller = Caller {
-            session: &session,
-            network: &network,
-            id,
-            records: None,
-            refused: Refused::new(),
-            unconfirmed: Vec::new(),
-        };
+        let mut caller = Caller { records: None, ..balancers.caller(&session, &network, id) };
         for step in &steps {
             match balancers.step(&mut caller, step, &mut observed, &mut state).await {
                 Err(error) if error.kind == ErrorKind::Conflict && step.waits_for_others() => {}

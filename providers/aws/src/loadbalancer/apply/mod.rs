@@ -7,6 +7,7 @@ mod calls;
 mod certificates;
 mod classic;
 mod classic_leaks;
+mod classic_rules;
 mod contract;
 mod endpoint_service;
 mod ensure;

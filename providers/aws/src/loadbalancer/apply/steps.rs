@@ -8,6 +8,7 @@ use crate::loadbalancer::apply::backend_group::RULES_QUOTA;
 use crate::loadbalancer::apply::calls::{Caller, authorize, certificate, encryption, gone, revoke};
 use crate::loadbalancer::apply::target_records;
 use crate::loadbalancer::observed::convert;
+use crate::loadbalancer::observed::refused_targets::RefusedTargets;
 use crate::loadbalancer::observed::stack::{CreatedResource, ObservedStack};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::HealthCheck;
@@ -15,11 +16,12 @@ use crate::loadbalancer::types::HealthCheck;
 impl Caller<'_> {
     /// Executes a step, mostly by one call. There are several for targets that exceed the limit of one call or of which
     /// AWS refuses some, and for a load balancer whose tags are checked after its creation. A record is written in the
-    /// cluster.
+    /// cluster. Targets that AWS `refused` shortly before are left out.
     pub(crate) async fn execute(
         &mut self,
         step: &Step,
         observed: &ObservedStack,
+        refused: &mut RefusedTargets,
     ) -> Result<CreatedResource, CloudError> {
         match step {
             Step::CreateSecurityGroup(_)
@@ -39,7 +41,7 @@ impl Caller<'_> {
             | Step::Record { .. }
             | Step::Register { .. }
             | Step::Deregister { .. }
-            | Step::DeleteTargetGroup { .. } => self.change_target_group(step, observed).await,
+            | Step::DeleteTargetGroup { .. } => self.change_target_group(step, observed, refused).await,
             Step::CreateListener { .. } | Step::ModifyListener { .. } | Step::DeleteListener { .. } => {
                 self.change_listener(step, observed).await
             }
@@ -142,6 +144,7 @@ impl Caller<'_> {
         &mut self,
         step: &Step,
         observed: &ObservedStack,
+        refused: &mut RefusedTargets,
     ) -> Result<CreatedResource, CloudError> {
         let group = |name: &str| observed.target_group(name).ok_or_else(|| gone("target group", name));
         let api = &self.session.api;
@@ -171,7 +174,7 @@ impl Caller<'_> {
             Step::Record { group, targets } => self.record(&target_records::name(group), targets).await?,
             Step::Register { group: name, targets } => {
                 let group = group(name)?;
-                self.register(&group.arn, group.target_type, targets).await?;
+                self.register(&group.arn, group.target_type, targets, refused).await?;
             }
             Step::Deregister { group: name, targets } => {
                 let group = group(name)?;

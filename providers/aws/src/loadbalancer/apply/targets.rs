@@ -12,8 +12,10 @@ use tokio::time::Instant;
 
 use crate::loadbalancer::apply::backend_group::Opened;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::calls::{self, Caller};
 use crate::loadbalancer::apply::opening::TargetSecurityGroups;
-use crate::loadbalancer::apply::{calls, target_records};
+use crate::loadbalancer::apply::target_records;
+use crate::loadbalancer::model::failures::Failures;
 use crate::loadbalancer::model::following::NodePorts;
 use crate::loadbalancer::model::target_change::{Sharing, TargetChanges, plan_changes};
 use crate::loadbalancer::model::{build, node_rules};
@@ -21,7 +23,7 @@ use crate::loadbalancer::names;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, KnownGroup, known_group, without_duplicates};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::openings::Openings;
-use crate::loadbalancer::observed::refused_targets::{self, Refused};
+use crate::loadbalancer::observed::refused_targets::{self, Refused, RefusedTargets};
 use crate::loadbalancer::observed::stack::{ObservedBalancer, ObservedStack};
 use crate::loadbalancer::ownership::Purpose;
 use crate::loadbalancer::spec::settings::{GroupSettings, Other, Settings};
@@ -81,6 +83,19 @@ fn record_name(id: &LoadBalancerId, group: &KnownGroup) -> String {
     if group.user { target_records::user_record_name(id, &group.arn) } else { target_records::name(&group.name) }
 }
 
+/// Registers the new targets of a group, which are recorded before.
+async fn register(
+    caller: &mut Caller<'_>,
+    group: &KnownGroup,
+    change: &TargetChanges,
+    state: &mut BalancerState,
+) -> Result<(), CloudError> {
+    if let Some(before) = &change.record_before {
+        caller.record(&record_name(caller.id, group), before).await?;
+    }
+    caller.register(&group.arn, group.target_type, &change.register, &mut state.refused_targets).await
+}
+
 impl Balancers {
     /// Reads this cluster's records for target groups that others share.
     pub(super) async fn read_records(&self, work: &Work<'_>, observed: &mut ObservedStack) -> Result<(), CloudError> {
@@ -115,6 +130,9 @@ impl Balancers {
 
     /// Changes the targets of groups. New targets are registered before old ones are deregistered, unless the group has
     /// no room for them. Targets that AWS refused shortly before are left out. Returns them and newly refused ones.
+    ///
+    /// # Errors
+    /// The first error of a group. The other groups are changed nevertheless, unless their calls would fail, too.
     pub(super) async fn change_targets(
         &self,
         session: &Session,
@@ -124,53 +142,78 @@ impl Balancers {
     ) -> Result<Refused, CloudError> {
         let network = self.networks.network(session).await?;
         let mut caller = self.caller(session, &network, id);
-        let now = Instant::now();
-        state.changed = Some(now);
-        let mut withheld = Refused::new();
-        for (group, change) in groups.iter().zip(&mut changes) {
-            withheld.extend(state.refused_targets.withhold(&group.arn, &mut change.register, now));
-            if group.user {
-                self.claims().claim(id, &group.arn, group.recorded.as_ref(), change);
-            }
+        for (group, change) in groups.iter().zip(&mut changes).filter(|(group, _)| group.user) {
+            self.claims().claim(id, &group.arn, group.recorded.as_ref(), change);
         }
-        let mut full = Vec::new();
-        for (group, change) in groups.iter().zip(&changes) {
-            if let Some(before) = &change.record_before {
-                caller.record(&record_name(id, group), before).await?;
-            }
-            if !change.register.is_empty() {
-                match caller.register(&group.arn, group.target_type, &change.register).await {
-                    Err(error) if error.kind == ErrorKind::Quota => full.push((group, change)),
-                    result => result?,
-                }
-            }
-        }
-        for (group, change) in groups.iter().zip(&changes) {
-            if !change.deregister.is_empty() {
-                let deregistered = caller.deregister(&group.arn, group.target_type, &change.deregister).await;
-                // AWS may have executed a call although it returned an error.
-                let claimed = self.claims().note_deregistered(id, &group.arn, &change.deregister);
-                if !claimed.is_empty() {
-                    caller.register(&group.arn, group.target_type, &claimed).await?;
-                }
-                deregistered?;
-            }
-            if let Some(after) = &change.record_after {
-                caller.record(&record_name(id, group), after).await?;
-            }
-        }
-        for (group, change) in full {
-            caller.register(&group.arn, group.target_type, &change.register).await?;
-        }
+        state.changed = Some(Instant::now());
+        let changed = self.send_changes(&mut caller, (groups, &changes), state).await;
+        state.changed = Some(Instant::now());
+        changed?;
         for (group, change) in groups.iter_mut().zip(changes) {
             note_change(group, change);
             group.targets.retain(|target| !caller.refused.contains_key(&(group.arn.clone(), target.clone())));
         }
-        let now = Instant::now();
-        state.changed = Some(now);
-        state.refused_targets.record(&caller.refused, now);
-        withheld.extend(caller.refused);
-        Ok(withheld)
+        Ok(caller.refused)
+    }
+
+    /// Makes the calls for changes of target groups.
+    ///
+    /// # Errors
+    /// The first error of a group, after the calls for all others; without these calls, if the error is not about the
+    /// group.
+    async fn send_changes(
+        &self,
+        caller: &mut Caller<'_>,
+        (groups, changes): (&[KnownGroup], &[TargetChanges]),
+        state: &mut BalancerState,
+    ) -> Result<(), CloudError> {
+        let mut failures = Failures::default();
+        let mut full = Vec::new();
+        let mut registered = Vec::new();
+        for (group, change) in groups.iter().zip(changes) {
+            match register(caller, group, change, state).await {
+                Ok(()) => registered.push((group, change)),
+                Err(error) if error.kind == ErrorKind::Quota => {
+                    registered.push((group, change));
+                    full.push((group, change));
+                }
+                Err(error) => failures.add(error)?,
+            }
+        }
+        for (group, change) in registered {
+            if let Err(error) = self.deregister(caller, group, change).await {
+                failures.add(error)?;
+                full.retain(|(other, _)| other.arn != group.arn);
+            }
+        }
+        for (group, change) in full {
+            if let Err(error) = register(caller, group, change, state).await {
+                failures.add(error)?;
+            }
+        }
+        failures.into_result()
+    }
+
+    /// Deregisters the former targets of a group, which are then removed from its record. Registers those again that
+    /// other Services have claimed in the meantime.
+    async fn deregister(
+        &self,
+        caller: &mut Caller<'_>,
+        group: &KnownGroup,
+        change: &TargetChanges,
+    ) -> Result<(), CloudError> {
+        if !change.deregister.is_empty() {
+            let deregistered = caller.deregister(&group.arn, group.target_type, &change.deregister).await;
+            // AWS may have executed a call although it returned an error.
+            let claimed = self.claims().note_deregistered(caller.id, &group.arn, &change.deregister);
+            // Pauses after refusals are those of the other Services.
+            caller.register(&group.arn, group.target_type, &claimed, &mut RefusedTargets::default()).await?;
+            deregistered?;
+        }
+        if let Some(after) = &change.record_after {
+            caller.record(&record_name(caller.id, group), after).await?;
+        }
+        Ok(())
     }
 
     /// Finds the target groups that a Service's load balancer forwards to and that the request describes, and those of

@@ -10,6 +10,7 @@ use std::time::Duration;
 use providers::{
     CloudError, Deletion, Ensured, ErrorKind, Ingress, LoadBalancerId, LoadBalancerSpec, LoadBalancerStatus, Progress,
 };
+use tokio::time::Instant;
 
 use crate::client::Class;
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
@@ -99,7 +100,7 @@ impl Balancers {
         if serving {
             self.leave_user_groups(work.session, work.id, (&listing, &named), state).await?;
         } else if self.follow_former_user_groups(spec, work, &listing, state).await? {
-            ensured = later(ensured, PACE);
+            ensured = later(ensured, state.pause_for_health(Instant::now()).max(PACE));
         }
         if !groups.used {
             ensured = later(ensured, UNUSED_PERIOD);
@@ -209,7 +210,8 @@ impl Balancers {
         Ok(usable)
     }
 
-    /// Reads the targets of a target group that a user made, and the record of this Service's targets.
+    /// Reads the targets of a target group that a user made, and the record of this Service's targets; also the records
+    /// of other Services that this process has not reconciled yet.
     async fn read_user_group(
         &self,
         session: &Session,
@@ -219,6 +221,11 @@ impl Balancers {
     ) -> Result<ReadGroup, CloudError> {
         let records = self.records().ok_or_else(no_records)?;
         let recorded = target_records::read_of_user_group(records, id, &group.arn).await?;
+        let others = self.claims().unread(id, &group.arn);
+        for other in others.iter().filter(|other| is_allowed(group, other, &session.cluster)) {
+            let recorded = target_records::read_of_user_group(records, other, &group.arn).await?;
+            self.claims().restore(other, &group.arn, recorded);
+        }
         self.claims().begin_read(id, &group.arn);
         let request = session.api.elb.describe_target_health().target_group_arn(&group.arn);
         let response = session.api.read(Class::ElbRead, "DescribeTargetHealth", || request.clone().send()).await?;
@@ -257,7 +264,12 @@ impl Balancers {
             }
         } else {
             self.follow_former_stack(spec, work, listing, state).await?;
-            if old.is_empty() && state.classic.is_none() { state.settle(spec) } else { Progress::After(state.pause()) }
+            if old.is_empty() && state.classic.is_none() {
+                state.settle(spec)
+            } else {
+                let pause = state.pause();
+                Progress::After(pause.max(state.pause_for_health(Instant::now())))
+            }
         };
         let mut status = LoadBalancerStatus::default();
         if groups.addresses.is_empty() && !state.stack_removed {

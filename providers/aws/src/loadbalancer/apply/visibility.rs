@@ -11,10 +11,12 @@ use providers::{CloudError, Ensured, LoadBalancerSpec, Progress};
 use tokio::time::Instant;
 
 use crate::loadbalancer::apply::balancers::{Balancers, Work};
+use crate::loadbalancer::apply::classic::later;
 use crate::loadbalancer::observed::balancer_state::{BalancerState, Unverified};
 use crate::loadbalancer::observed::inventory::Listing;
 use crate::loadbalancer::observed::stack::ObservedStack;
 use crate::loadbalancer::ownership::{self, Purpose};
+use crate::loadbalancer::plan::PACE;
 use crate::session::Session;
 use crate::tags::ClusterTags;
 
@@ -53,10 +55,14 @@ impl Balancers {
             return Ok(ensured);
         }
         state.followed = None;
-        // A settled Service is ensured again only after a pause or a change.
-        state.refused_targets.begin(state.settled.is_some());
+        let is_retry = state.refusals.take_retry();
+        state.refused_targets.begin(is_retry);
         let mut ensured = self.ensure_service(spec, work, state).await?;
+        if state.refused_targets.has_postponed() {
+            ensured = later(ensured, PACE);
+        }
         if ensured.progress == Progress::Settled {
+            state.unhealthy_since = None;
             ensured.check_after = state.refusals.report(Instant::now());
         }
         match &mut state.unverified {

@@ -20,13 +20,45 @@ struct Claim {
     deregistered: BTreeSet<Target>,
 }
 
-/// The claims of all Services that this process has reconciled, by the ARN of the target group.
+/// The claims of all Services, by the ARN of the target group.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(BTreeMap<String, BTreeMap<LoadBalancerId, Claim>>);
+pub(crate) struct Claims {
+    known: BTreeMap<String, BTreeMap<LoadBalancerId, Claim>>,
+    /// Services that named a target group when this process began its work, and that it has not reconciled since then:
+    /// only their records show what they claim.
+    unread: BTreeMap<String, BTreeSet<LoadBalancerId>>,
+}
 
 impl Claims {
+    /// Records that a Service names a target group. Called before any Service is reconciled.
+    pub(crate) fn expect(&mut self, id: &LoadBalancerId, arn: &str) {
+        self.unread.entry(arn.to_owned()).or_default().insert(id.clone());
+    }
+
+    /// Returns the other Services whose claims in a group have to be read before targets are deregistered.
+    pub(crate) fn unread(&self, id: &LoadBalancerId, arn: &str) -> Vec<LoadBalancerId> {
+        self.unread.get(arn).into_iter().flatten().filter(|other| *other != id).cloned().collect()
+    }
+
+    /// Sets the claim of a Service to the targets on its record, unless the Service was reconciled in the meantime.
+    pub(crate) fn restore(&mut self, id: &LoadBalancerId, arn: &str, recorded: Option<BTreeSet<Target>>) {
+        if self.mark_read(id, arn) {
+            self.claim_of(id, arn).targets = recorded.unwrap_or_default();
+        }
+    }
+
+    /// Marks a Service's claim as known. Returns false if it was known before.
+    fn mark_read(&mut self, id: &LoadBalancerId, arn: &str) -> bool {
+        let Some(unread) = self.unread.get_mut(arn) else { return false };
+        let is_marked = unread.remove(id);
+        if unread.is_empty() {
+            self.unread.remove(arn);
+        }
+        is_marked
+    }
+
     fn claim_of(&mut self, id: &LoadBalancerId, arn: &str) -> &mut Claim {
-        self.0.entry(arn.to_owned()).or_default().entry(id.clone()).or_default()
+        self.known.entry(arn.to_owned()).or_default().entry(id.clone()).or_default()
     }
 
     /// Prepares a Service's read of the targets of a group. Called before the read.
@@ -46,6 +78,7 @@ impl Claims {
     ) {
         let wanted = change.record_after.as_ref().or(change.record_before.as_ref()).or(recorded);
         let wanted = wanted.cloned().unwrap_or_default();
+        self.mark_read(id, arn);
         let claim = self.claim_of(id, arn);
         let mut again = std::mem::take(&mut claim.deregistered);
         again.retain(|target| wanted.contains(target));
@@ -55,8 +88,14 @@ impl Claims {
             change.record_before = Some(&before | &again);
         }
         change.register.extend(again);
-        let others: Vec<&Claim> =
-            self.0.get(arn).into_iter().flatten().filter(|(other, _)| *other != id).map(|(_, claim)| claim).collect();
+        let others: Vec<&Claim> = self
+            .known
+            .get(arn)
+            .into_iter()
+            .flatten()
+            .filter(|(other, _)| *other != id)
+            .map(|(_, claim)| claim)
+            .collect();
         change.deregister.retain(|target| !others.iter().any(|claim| claim.targets.contains(target)));
     }
 
@@ -69,7 +108,7 @@ impl Claims {
         targets: &BTreeSet<Target>,
     ) -> BTreeSet<Target> {
         let mut claimed = BTreeSet::new();
-        for (_, claim) in self.0.get_mut(arn).into_iter().flatten().filter(|(other, _)| *other != id) {
+        for (_, claim) in self.known.get_mut(arn).into_iter().flatten().filter(|(other, _)| *other != id) {
             claimed.extend(targets.intersection(&claim.targets).cloned());
             claim.deregistered.extend(targets.iter().cloned());
         }
@@ -78,16 +117,17 @@ impl Claims {
 
     /// Returns the groups in which a Service claims targets, with these.
     pub(crate) fn of(&self, id: &LoadBalancerId) -> Vec<(String, BTreeSet<Target>)> {
-        let claims = self.0.iter().filter_map(|(arn, claims)| Some((arn.clone(), claims.get(id)?.targets.clone())));
+        let claims = self.known.iter().filter_map(|(arn, claims)| Some((arn.clone(), claims.get(id)?.targets.clone())));
         claims.collect()
     }
 
     /// Removes a Service's claim: its targets in the group are deregistered, or the group no longer exists.
     pub(crate) fn leave(&mut self, id: &LoadBalancerId, arn: &str) {
-        if let Some(claims) = self.0.get_mut(arn) {
+        self.mark_read(id, arn);
+        if let Some(claims) = self.known.get_mut(arn) {
             claims.remove(id);
             if claims.is_empty() {
-                self.0.remove(arn);
+                self.known.remove(arn);
             }
         }
     }
@@ -154,5 +194,24 @@ mod tests {
         assert_eq!(change(&mut claims, "a", "", "xy", "xy").deregister, set("xy"));
         change(&mut claims, "b", "y", "xy", "");
         assert_eq!(claims.note_deregistered(&id("a"), ARN, &set("xy")), set("y"));
+    }
+
+    #[test]
+    fn claim_is_restored_from_the_record_until_the_service_is_reconciled() {
+        let mut claims = Claims::default();
+        for name in ["a", "b", "c"] {
+            claims.expect(&id(name), ARN);
+        }
+        assert_eq!(claims.unread(&id("a"), ARN), [id("b"), id("c")]);
+        claims.restore(&id("b"), ARN, Some(set("y")));
+        assert_eq!(change(&mut claims, "a", "", "xyz", "xyz").deregister, set("xz"), "another Service claims y");
+        assert_eq!(claims.unread(&id("b"), ARN), [id("c")], "those that were read or reconciled are known");
+        change(&mut claims, "c", "z", "yz", "z");
+        claims.restore(&id("c"), ARN, Some(set("y")));
+        assert_eq!(claims.of(&id("c")), vec![(ARN.to_owned(), set("z"))], "a record does not replace a newer claim");
+        claims.expect(&id("b"), ARN);
+        claims.leave(&id("b"), ARN);
+        claims.restore(&id("b"), ARN, Some(set("y")));
+        assert_eq!(claims.of(&id("b")), vec![], "the Service has left the group");
     }
 }

@@ -290,6 +290,7 @@ fn change_listener(
     if continues {
         plan.wait(PACE);
         plan.exchanging.insert(wanted.port);
+        plan.waits_for_health = true;
         claims.used.extend(leaving);
     }
     let default = |certificates: &[String]| certificates.first().cloned();
@@ -361,6 +362,7 @@ fn remove(
     // A load balancer of the user, or of several Services, is active before this Service's targets are healthy there.
     if leaves && current.is_some_and(|current| current.shared) && !serves(desired, observed) {
         plan.wait(PACE);
+        plan.waits_for_health = true;
     }
     // Clients that still use the old load balancer's name are served until the new load balancer works.
     let settled = current.is_some_and(|current| current.state != State::Provisioning) && plan.again.is_none();

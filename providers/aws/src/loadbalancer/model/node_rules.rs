@@ -18,10 +18,11 @@ const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 const MAX_RULES: usize = 4;
 /// The description of rules for the shared security group.
 ///
-/// It differs from the Load Balancer Controller's `elbv2.k8s.aws/targetGroupBinding=shared`: that controller revokes
-/// all rules with its description that it does not need, each time it reconciles a TargetGroupBinding. Rules are
-/// recognized by their source, so rules with the description of an earlier version stay.
+/// It differs from the Load Balancer Controller's: that controller revokes all rules with its description that it does
+/// not need, each time it reconciles a TargetGroupBinding.
 const SHARED: &str = "kubernetes.io/rule/nlb/backend";
+/// The description of rules of an earlier version, and of the Load Balancer Controller.
+const FORMER: &str = "elbv2.k8s.aws/targetGroupBinding=shared";
 
 /// Returns the ports of nodes or pods that a stack sends traffic and probes to.
 pub(crate) fn ports(desired: &Desired) -> Ports {
@@ -68,16 +69,24 @@ pub(crate) enum Change {
     Widen(String, Rule),
 }
 
-/// Returns the changes that open a node's group to the shared group for `ports`. Usually there are no changes.
-pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<Change> {
-    let source = Source::Group(backend.to_owned());
+/// Returns true if this provider made a rule for a security group.
+pub(crate) fn is_own(rule: &Rule) -> bool {
+    rule.description == SHARED
+}
+
+/// Returns the changes that open a node's group to a security group of load balancers for `ports`. Usually there are no
+/// changes. Rules of users for that group count, but stay as they are.
+pub(crate) fn open(rules: &[ObservedRule], source: &str, ports: &Ports) -> Vec<Change> {
+    let source = Source::Group(source.to_owned());
     let mut changes: Vec<Change> = Vec::new();
     for transport in ["tcp", "udp"] {
         let own = rules.iter().filter(|rule| rule.rule.source == source);
         let all = own.clone().any(|rule| rule.rule.protocol == "-1");
         let of_transport = own.filter(|rule| rule.rule.protocol == transport);
+        let (variable, fixed): (Vec<&ObservedRule>, Vec<&ObservedRule>) =
+            of_transport.partition(|rule| is_own(&rule.rule) || rule.rule.description == FORMER);
         let mut have: Vec<(Option<String>, i32, i32)> =
-            of_transport.map(|rule| (Some(rule.id.clone()), rule.rule.from, rule.rule.to)).collect();
+            variable.iter().map(|rule| (Some(rule.id.clone()), rule.rule.from, rule.rule.to)).collect();
         let before = have.clone();
         for (_, port) in ports.iter().filter(|(one, _)| *one == transport && !all) {
             let (from, to) = if (NODE_PORTS.0..=NODE_PORTS.1).contains(port) {
@@ -86,7 +95,9 @@ pub(crate) fn open(rules: &[ObservedRule], backend: &str, ports: &Ports) -> Vec<
                 (i32::from(*port), i32::from(*port))
             };
             let port = i32::from(*port);
-            if have.iter().any(|(_, first, last)| (*first..=*last).contains(&port)) {
+            let is_open = |first: i32, last: i32| (first..=last).contains(&port);
+            let is_fixed = fixed.iter().any(|rule| is_open(rule.rule.from, rule.rule.to));
+            if is_fixed || have.iter().any(|(_, first, last)| is_open(*first, *last)) {
                 continue;
             }
             let count = have.len();
@@ -163,13 +174,32 @@ mod tests {
 
     #[test]
     fn rules_grow_and_stay_few() {
-        let have = [observed("r", "tcp", 8080, 8080, "sg-b", "")];
-        assert_eq!(changed(&have, &[("tcp", 8081)]), [(Some("r".into()), "tcp".into(), 8080, 8081)]);
+        for description in [SHARED, FORMER] {
+            let have = [observed("r", "tcp", 8080, 8080, "sg-b", description)];
+            assert_eq!(changed(&have, &[("tcp", 8081)]), [(Some("r".into()), "tcp".into(), 8080, 8081)]);
+        }
         let four: Vec<_> = [1000, 2000, 3000, 4000]
             .iter()
-            .map(|port| observed(&format!("r{port}"), "tcp", *port, *port, "sg-b", ""))
+            .map(|port| observed(&format!("r{port}"), "tcp", *port, *port, "sg-b", SHARED))
             .collect();
         assert_eq!(changed(&four, &[("tcp", 3100)]), [(Some("r3000".into()), "tcp".into(), 3000, 3100)]);
+    }
+
+    #[test]
+    fn rules_of_users_are_not_widened() {
+        let user = |id: &str, from, to| observed(id, "tcp", from, to, "sg-b", "by hand");
+        let own = |id: &str, from, to| observed(id, "tcp", from, to, "sg-b", SHARED);
+        let changed = |rules: &[ObservedRule], port| open(rules, "sg-b", &[("tcp", port)].into());
+        let four: Vec<_> = [1000, 2000, 3000, 4000].map(|port| user(&port.to_string(), port, port)).into();
+        for port in [1001, 5000] {
+            let found = changed(&four, port);
+            assert!(matches!(&found[..], [Change::Add(rule)] if rule.from == i32::from(port)), "{found:?}");
+        }
+        assert_eq!(changed(&four, 3000), [], "a rule of a user opens the port");
+        let all = observed("all", "-1", -1, -1, "sg-b", "");
+        assert_eq!(changed(&[all], 3000), [], "cloud-provider-aws has opened all ports");
+        let found = changed(&[user("1", 1000, 1000), own("2", 1002, 1002)], 1001);
+        assert!(matches!(&found[..], [Change::Widen(id, _)] if id == "2"), "{found:?}");
     }
 
     #[test]
@@ -211,7 +241,7 @@ mod tests {
         let Some(Change::Add(rule)) = open(&[], "sg-b", &[("tcp", 30_080)].into()).pop() else { panic!("no rule") };
         assert!(!rule.description.contains("elbv2.k8s.aws"), "{}", rule.description);
         // A rule with the description of an earlier version still opens its ports.
-        let have = [observed("r", "tcp", 30_000, 32_767, "sg-b", "elbv2.k8s.aws/targetGroupBinding=shared")];
+        let have = [observed("r", "tcp", 30_000, 32_767, "sg-b", FORMER)];
         assert_eq!(changed(&have, &[("tcp", 31_000)]), []);
     }
 }

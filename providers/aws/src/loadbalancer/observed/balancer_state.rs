@@ -11,13 +11,16 @@ use crate::loadbalancer::observed::classic::Classic;
 use crate::loadbalancer::observed::misses::Misses;
 use crate::loadbalancer::observed::openings::Openings;
 use crate::loadbalancer::observed::refusals::Refusals;
-use crate::loadbalancer::observed::refused_targets::RefusedTargets;
+use crate::loadbalancer::observed::refused_targets::{Refused, RefusedTargets};
 use crate::loadbalancer::observed::stack::{ObservedStack, ObservedTargetGroup};
 use crate::loadbalancer::plan::{PACE, Step};
-use crate::loadbalancer::types::{Desired, Protocol, Target, TargetHealth, TargetType};
+use crate::loadbalancer::types::{ClassicGroups, Desired, Protocol, Target, TargetHealth, TargetType};
 
 /// The first pause while AWS works on a change; it doubles up to [`PACE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// The maximum pause while traffic waits for a healthy target, which may never exist.
+const MAX_HEALTH_PAUSE: Duration = Duration::from_secs(60);
 
 /// Time after which a created resource is visible with all its tags.
 pub(crate) const VISIBLE: Duration = Duration::from_secs(60);
@@ -116,6 +119,8 @@ pub(crate) struct BalancerState {
     /// Nodes' security groups that may have rules for the load balancer, if the load balancer has no security group;
     /// `None`: they were not read yet.
     pub range_rule_groups: Option<BTreeSet<String>>,
+    /// The security groups that annotations name for a Classic Load Balancer.
+    pub classic_groups: ClassicGroups,
     /// The security groups that were opened to the Service's load balancers. They include groups that AWS did not
     /// allow to open: the next `ensure` tries again.
     pub openings: Openings,
@@ -150,6 +155,8 @@ pub(crate) struct BalancerState {
     pub serving: bool,
     /// The inputs of the last `ensure`, if everything is in the desired state since then.
     pub settled: Option<LoadBalancerSpec>,
+    /// The time since which traffic waits for a healthy target; `None`: the last `ensure` settled, or did not wait.
+    pub unhealthy_since: Option<Instant>,
     /// Number of consecutive reads while AWS works on a change.
     waits: u32,
     /// The load balancer is being deleted: `waits` counts reads of the deletion.
@@ -170,6 +177,13 @@ impl BalancerState {
         let pause = FIRST_PAUSE * 2_u32.pow(self.waits.min(8));
         self.waits = self.waits.saturating_add(1);
         pause.min(PACE)
+    }
+
+    /// Returns the minimum time until the next read while traffic waits for a healthy target: a part of the time that
+    /// it has waited already.
+    pub(crate) fn pause_for_health(&mut self, now: Instant) -> Duration {
+        let since = *self.unhealthy_since.get_or_insert(now);
+        (now.saturating_duration_since(since) / 6).min(MAX_HEALTH_PAUSE)
     }
 
     /// Returns the time until the first read of a load balancer that this process has just created.
@@ -345,6 +359,14 @@ impl BalancerState {
         self.serving = known.iter().all(|group| is_serving(group, observed));
         self.known = Some(known);
     }
+
+    /// Removes targets that AWS refused from the known and the observed groups: later reads lack them, too.
+    pub(crate) fn remove_refused(&mut self, refused: &Refused, observed: &mut ObservedStack) {
+        observed.remove_refused(refused);
+        for group in self.known.iter_mut().flatten() {
+            group.targets.retain(|target| !refused.contains_key(&(group.arn.clone(), target.clone())));
+        }
+    }
 }
 
 /// Converts a target group, without targets that are being deregistered.
@@ -403,6 +425,15 @@ mod tests {
         assert!((60..120).contains(&waited.as_secs()), "{waited:?}");
         assert_eq!(state.settle(&samples::spec(&[])), Progress::Settled);
         assert!(!state.is_overdue());
+    }
+
+    #[test]
+    fn pause_grows_with_the_time_that_traffic_waits_for_a_healthy_target() {
+        let (mut state, start) = (BalancerState::default(), Instant::now());
+        for (waited, pause) in [(0, 0), (30, 5), (120, 20), (360, 60), (3600, 60)] {
+            let found = state.pause_for_health(start + Duration::from_secs(waited));
+            assert_eq!(found, Duration::from_secs(pause), "after {waited} s");
+        }
     }
 
     #[test]

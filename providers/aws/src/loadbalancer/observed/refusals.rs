@@ -12,6 +12,10 @@ use tokio::time::Instant;
 /// Time until the next attempt after a new refusal. It doubles with each further one, up to the interval between two
 /// checks for drift.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum time until the next attempt for which a new refusal is left to that attempt.
+const NEAR: Duration = Duration::from_secs(120);
+/// Maximum number of refusals that a text contains.
+const MAX_TEXTS: usize = 5;
 
 /// The refusals of one Service.
 #[derive(Debug, Default)]
@@ -20,8 +24,10 @@ pub(crate) struct Refusals {
     current: BTreeSet<String>,
     /// The refusals that the last successful `ensure` returned as warnings.
     reported: BTreeSet<String>,
-    /// The time of that `ensure`.
-    reported_at: Option<Instant>,
+    /// The time of that `ensure`, and the time of the next attempt.
+    reported_at: Option<(Instant, Instant)>,
+    /// The next `ensure` comes after a pause or a change: the last one settled with refusals.
+    is_retry: bool,
     /// Number of consecutive `ensure` calls with the same refusals.
     count: u32,
 }
@@ -37,10 +43,11 @@ impl Refusals {
         self.current.extend(refusals.iter().cloned());
     }
 
-    /// Returns true if the last successful `ensure` has not reported one of the refusals of the current call, and was not
-    /// made in the last minute: during a rollout, each new pod may be refused.
+    /// Returns true if the last successful `ensure` has not reported one of the refusals of the current call. During a
+    /// rollout, each new pod may be refused: for a minute, refusals are left to the next attempt, unless that is much
+    /// later because of an older refusal.
     pub(crate) fn is_new(&self, now: Instant) -> bool {
-        let is_recent = self.reported_at.is_some_and(|at| now < at + FIRST_PAUSE);
+        let is_recent = self.reported_at.is_some_and(|(at, next)| now < at + FIRST_PAUSE && next <= now + NEAR);
         !is_recent && !self.current.is_subset(&self.reported)
     }
 
@@ -49,9 +56,18 @@ impl Refusals {
         !self.reported.is_empty()
     }
 
-    /// Returns the refusals of the current call as one text, if there are any.
+    /// Returns true once if the last `ensure` settled and reported refusals.
+    pub(crate) fn take_retry(&mut self) -> bool {
+        std::mem::take(&mut self.is_retry)
+    }
+
+    /// Returns the refusals of the current call as one text, if there are any: the first of them, and the number of the
+    /// others.
     pub(crate) fn text(&self) -> Option<String> {
-        let refusals: Vec<&str> = self.current.iter().map(String::as_str).collect();
+        let mut refusals: Vec<String> = self.current.iter().take(MAX_TEXTS).cloned().collect();
+        if self.current.len() > MAX_TEXTS {
+            refusals.push(format!("{} more refusals", self.current.len() - MAX_TEXTS));
+        }
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }
 
@@ -67,9 +83,10 @@ impl Refusals {
             self.count = 0;
             return None;
         }
-        self.reported_at = Some(now);
+        self.is_retry = true;
         let pause = FIRST_PAUSE * 2_u32.pow(self.count.min(16));
         self.count = self.count.saturating_add(1);
+        self.reported_at = Some((now, now + pause));
         Some(pause)
     }
 }
@@ -96,6 +113,32 @@ mod tests {
         let both = texts(&["sg-1 is full", "sg-2 is full"]);
         assert_eq!([report(&full), report(&both), report(&full)], [Some(120), Some(60), Some(120)]);
         assert!((0..40).filter_map(|_| report(&full)).all(|pause| pause >= 60), "no overflow");
+    }
+
+    #[test]
+    fn refusal_is_new_if_the_next_attempt_is_much_later() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        for attempt in 0..5 {
+            refusals.begin();
+            refusals.add(&texts(&["sg-1 is full"]));
+            let pause = refusals.report(start).unwrap_or_default();
+            refusals.begin();
+            refusals.add(&texts(&["sg-1 is full", "sg-2 is full"]));
+            assert_eq!(refusals.is_new(start), attempt > 1, "the next attempt is in {pause:?}");
+        }
+        assert_eq!(refusals.report(start), Some(FIRST_PAUSE), "the new refusal is tried again soon");
+        refusals.begin();
+        refusals.add(&texts(&["sg-1 is full", "sg-3 is full"]));
+        assert!(!refusals.is_new(start), "the next attempt is soon");
+    }
+
+    #[test]
+    fn text_contains_only_some_of_many_refusals() {
+        let mut refusals = Refusals::default();
+        refusals.add(&texts(&["a", "b", "c", "d", "e"]));
+        assert_eq!(refusals.text().as_deref(), Some("a; b; c; d; e"));
+        refusals.add(&texts(&["f", "g"]));
+        assert_eq!(refusals.text().as_deref(), Some("a; b; c; d; e; 2 more refusals"));
     }
 
     #[test]

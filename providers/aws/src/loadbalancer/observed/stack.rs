@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::loadbalancer::observed::refused_targets::Refused;
 use crate::loadbalancer::ownership::{self, Evidence, Purpose};
 use crate::loadbalancer::plan::Step;
 use crate::loadbalancer::types::{
@@ -294,6 +295,13 @@ impl ObservedStack {
             | Step::RemoveCertificates { .. }
             | Step::DeleteListener { .. } => self.apply_listener_step(step, made),
             Step::AddTags { .. } | Step::RemoveTags { .. } => self.apply_tag_step(step),
+        }
+    }
+
+    /// Removes targets that AWS refused.
+    pub(crate) fn remove_refused(&mut self, refused: &Refused) {
+        for group in &mut self.target_groups {
+            group.targets.retain(|target, _| !refused.contains_key(&(group.arn.clone(), target.clone())));
         }
     }
 

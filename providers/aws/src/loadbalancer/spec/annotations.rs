@@ -14,7 +14,7 @@ use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::ports::{domains, listeners};
 use crate::loadbalancer::spec::settings::{Families, Policy, SecurityGroups, Settings};
 use crate::loadbalancer::spec::{alb, classic, endpoint_service, group};
-use crate::loadbalancer::types::{Attributes, Scheme, Tags, TargetType};
+use crate::loadbalancer::types::{Attributes, ClassicGroups, Scheme, Tags, TargetType};
 
 /// Default time for which a replaced Classic Load Balancer still serves clients: resolvers cache its address for
 /// minutes, and long connections use it for longer.
@@ -109,8 +109,7 @@ fn read_settings(
     let ipv6_targets = spec.ip_families.contains(&IpFamily::IPv6);
     let families = families(spec, reading);
     let security_groups = security_groups(reading);
-    let named = matches!(security_groups, SecurityGroups::Named(_));
-    let node_rules = node_rules(policy, target_type, named, reading);
+    let (node_rules, classic_node_rules) = node_rules(policy, target_type, &security_groups, reading);
     check_ranges(spec, flavour, (&security_groups, node_rules), families, reading);
     let path_mtu = path_mtu(reading);
     let (listeners, user_groups) = listeners(spec, policy, flavour, target_type, reading);
@@ -153,16 +152,25 @@ fn read_settings(
         group: group::read(spec, policy, reading),
         endpoint_service: endpoint_service::read(reading),
         replace_classic: replace_classic(reading),
+        classic_groups: classic_groups(reading),
+        classic_node_rules,
         classic_only: None,
         warnings: Vec::new(),
     }
 }
 
-/// Returns true if rules for the load balancer are added to nodes' security groups. `named`: the user chose its
-/// security groups.
-fn node_rules(policy: &Policy, target_type: TargetType, named: bool, reading: &mut Reading<'_>) -> bool {
-    let requested = reading.boolean("manage-backend-security-group-rules").unwrap_or(!named);
-    requested && !policy.no_node_rules && target_type != TargetType::Alb
+/// Returns true if rules for a Network Load Balancer are added to nodes' security groups, and true if rules for a
+/// Classic one are. If users choose the security groups, cloud-provider-aws opens nodes nevertheless.
+fn node_rules(
+    policy: &Policy,
+    target_type: TargetType,
+    groups: &SecurityGroups,
+    reading: &mut Reading<'_>,
+) -> (bool, bool) {
+    let named = matches!(groups, SecurityGroups::Named(_));
+    let requested = reading.boolean("manage-backend-security-group-rules");
+    let is_possible = !policy.no_node_rules && target_type != TargetType::Alb;
+    (is_possible && requested.unwrap_or(!named), is_possible && requested.unwrap_or(true))
 }
 
 /// Returns true if clients may send ICMP for path MTU discovery. Other words than `on` mean `off`. Upstream: Load
@@ -346,6 +354,10 @@ fn security_groups(reading: &mut Reading<'_>) -> SecurityGroups {
         (false, false) => SecurityGroups::Named(named),
         (false, true) => SecurityGroups::Own,
     }
+}
+
+fn classic_groups(reading: &Reading<'_>) -> ClassicGroups {
+    ClassicGroups { instead: reading.owned("security-groups"), extra: reading.owned("extra-security-groups") }
 }
 
 fn name(reading: &mut Reading<'_>) -> Option<String> {

@@ -9,7 +9,7 @@ use providers::{CloudError, IpNet, NodeTarget};
 use crate::config;
 use crate::loadbalancer::names::Flavour;
 use crate::loadbalancer::spec::endpoint_service::EndpointServiceSettings;
-use crate::loadbalancer::types::{Attributes, HealthCheck, Protocol, Scheme, Spread, Tags, TargetType};
+use crate::loadbalancer::types::{Attributes, ClassicGroups, HealthCheck, Protocol, Scheme, Spread, Tags, TargetType};
 
 /// Settings for all Services of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -190,6 +190,10 @@ pub(crate) struct Settings {
     /// The Service moves from a Classic Load Balancer, which is deleted when the Service has had its new address for
     /// this time.
     pub replace_classic: Option<Duration>,
+    /// The security groups that annotations name for a Classic Load Balancer.
+    pub classic_groups: ClassicGroups,
+    /// Nodes' security groups are opened to a Classic Load Balancer.
+    pub classic_node_rules: bool,
     /// The error about values that only a Classic Load Balancer can have. It counts unless a Classic Load Balancer
     /// serves the Service.
     pub classic_only: Option<CloudError>,

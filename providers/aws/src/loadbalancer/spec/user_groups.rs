@@ -1,11 +1,19 @@
 //! Target groups that users made, by port: the Service's targets are registered there, and no listener is created.
 
+use providers::LoadBalancerSpec;
+
 use crate::loadbalancer::spec::annotation_reader::{PREFIX, Reading};
 use crate::loadbalancer::spec::settings::{ListenerSettings, UserGroup};
 use crate::loadbalancer::types::Protocol;
 
 /// The annotation, without its prefix; a port of the Service follows.
 pub(crate) const SUFFIX: &str = "target-group-arn.";
+
+/// Returns the ARNs of the target groups that a Service names, also if it is invalid.
+pub(crate) fn named(spec: &LoadBalancerSpec) -> impl Iterator<Item = &str> {
+    let is_named = |key: &str| key.strip_prefix(PREFIX).is_some_and(|suffix| suffix.starts_with(SUFFIX));
+    spec.annotations.iter().filter(move |(key, _)| is_named(key)).map(|(_, arn)| arn.trim())
+}
 
 /// Moves the listeners of ports for which the user names a target group to the second list.
 pub(super) fn separate(
