@@ -148,8 +148,7 @@ impl Balancers {
         let (applied, notices) =
             self.change_stack(work, (&listing, &network), &desired, &mut observed, &nodes, state).await?;
         let sources: Vec<String> = backend.iter().chain(&state.range_rule_name).cloned().collect();
-        state.openings = Openings::default();
-        state.openings.add(&sources, &nodes.groups, &ports);
+        state.openings = Openings::of(&sources, &nodes.groups, &ports);
         state.remember_groups(id, &desired, &observed);
         state.remove_refused(&applied.refused, &mut observed);
         // Nodes are still reached through the shared security group; the next call removes it from the load balancer.

@@ -10,6 +10,13 @@ use crate::loadbalancer::types::Ports;
 pub(crate) struct Openings(BTreeMap<String, BTreeMap<String, Ports>>);
 
 impl Openings {
+    /// Returns the openings of ports in groups to sources.
+    pub(crate) fn of(sources: &[String], groups: &BTreeSet<String>, ports: &Ports) -> Self {
+        let mut openings = Self::default();
+        openings.add(sources, groups, ports);
+        openings
+    }
+
     /// Returns true if all of these ports are open in all of these groups, to each of these sources.
     pub(crate) fn covers(&self, sources: &[String], groups: &BTreeSet<String>, ports: &Ports) -> bool {
         let is_open = |open: &BTreeMap<String, Ports>| {
