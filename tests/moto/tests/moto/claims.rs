@@ -63,6 +63,41 @@ pub async fn target_stays_while_another_service_claims_it(_: Space) -> Result<()
     Ok(())
 }
 
+/// The process restarts before a renamed Service is deleted: the new one, which is not reconciled yet, keeps its targets.
+pub async fn target_stays_after_a_restart_while_another_service_claims_it(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let nodes = moto.run(3).await?;
+    let users = UsersBalancer::create(&moto, &["80"]).await?;
+    let group = &users.groups[0];
+    let (old, new) = (spec(1, &[("target-group-arn.80", group)]), spec(2, &[("target-group-arn.80", group)]));
+    let records = Arc::default();
+    for deletes in [false, true] {
+        let balancers = new_process(&moto, &records).await?;
+        settle(&moto, &*balancers, &old, &targets(&nodes[..2])).await?;
+        settle(&moto, &*balancers, &new, &targets(&nodes[..1])).await?;
+        let next = new_process(&moto, &records).await?;
+        next.existed(&old);
+        next.existed(&new);
+        let registrations = moto.proxy.calls_of("RegisterTargets");
+        if deletes {
+            delete(&*next, &old.id).await?;
+        } else {
+            drop(next.ensure(&old, &targets(&nodes[1..2])).await?);
+        }
+        let expected = if deletes { ids(&[&nodes[0]]) } else { ids(&[&nodes[0], &nodes[1]]) };
+        ensure!(registered(&moto, group).await? == expected, "{:?}", registered(&moto, group).await?);
+        ensure!(moto.proxy.calls_of("RegisterTargets") == registrations, "a target was deregistered for a while");
+        settle(&moto, &*next, &new, &targets(&nodes[2..])).await?;
+        ensure!(
+            !registered(&moto, group).await?.contains(&nodes[0].id),
+            "the record counts as a claim after the change"
+        );
+    }
+    delete(&*new_process(&moto, &records).await?, &new.id).await?;
+    ensure!(registered(&moto, group).await?.is_empty(), "{:?}", registered(&moto, group).await?);
+    Ok(())
+}
+
 /// A user without the consent of a target group's owner writes a record for it: nothing is deregistered, nor registered
 /// while the user's Service is invalid, nor is the record read.
 pub async fn forged_record_has_no_effect_without_consent(_: Space) -> Result<()> {

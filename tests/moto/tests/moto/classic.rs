@@ -17,7 +17,7 @@ use crate::user_groups::{UsersBalancer, unused_group};
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
 /// Returns a Service of type LoadBalancer without an annotation for the type of load balancer.
-fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+pub fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = spec(number, annotations);
     spec.annotations.remove(&format!("{PREFIX}type"));
     spec
@@ -25,8 +25,8 @@ fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
 
 /// Creates the resources that cloud-provider-aws creates for a Service: load balancer, security group, rule, one
 /// instance.
-async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instance: &Instance) -> Result<String> {
-    let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
+pub async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instance: &Instance) -> Result<String> {
+    let (name, tag) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"));
     let group = [
         ("GroupName", &*format!("k8s-elb-{name}")),
         ("GroupDescription", "Security group for Kubernetes ELB"),
@@ -36,12 +36,31 @@ async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instanc
         ("TagSpecification.1.Tag.1.Value", "owned"),
     ];
     let group = moto.aws.ec2("CreateSecurityGroup", &group, "groupId").await?.remove(0);
+    open_nodes(moto, &group).await?;
+    create_with_groups(moto, id, (cluster, &[&group]), instance).await?;
+    Ok(group)
+}
+
+/// Adds the rule of cloud-provider-aws for the load balancers that have this security group.
+pub async fn open_nodes(moto: &Moto, group: &str) -> Result<()> {
     let rule = [
         ("GroupId", &*moto.network.group),
         ("IpPermissions.1.IpProtocol", "-1"),
-        ("IpPermissions.1.Groups.1.GroupId", &*group),
+        ("IpPermissions.1.Groups.1.GroupId", group),
     ];
-    moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &rule).await?;
+    moto.aws.call(Service::Ec2, "AuthorizeSecurityGroupIngress", &rule).await.map(drop)
+}
+
+/// Creates a load balancer with these security groups, and registers one instance.
+pub async fn create_with_groups(
+    moto: &Moto,
+    id: &LoadBalancerId,
+    (cluster, groups): (&str, &[&str]),
+    instance: &Instance,
+) -> Result<()> {
+    let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
+    let keys: Vec<String> = (1..=groups.len()).map(|number| format!("SecurityGroups.member.{number}")).collect();
+    let groups = keys.iter().map(String::as_str).zip(groups.iter().copied());
     let balancer = [
         ("LoadBalancerName", &*name),
         ("Listeners.member.1.Protocol", "TCP"),
@@ -49,20 +68,19 @@ async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instanc
         ("Listeners.member.1.InstanceProtocol", "TCP"),
         ("Listeners.member.1.InstancePort", "30080"),
         ("Subnets.member.1", &*moto.network.subnets[0]),
-        ("SecurityGroups.member.1", &*group),
         ("Tags.member.1.Key", &*tag),
         ("Tags.member.1.Value", "owned"),
         ("Tags.member.2.Key", "kubernetes.io/service-name"),
         ("Tags.member.2.Value", &*service),
     ];
+    let balancer: Vec<(&str, &str)> = balancer.into_iter().chain(groups).collect();
     moto.aws.call(Service::Classic, "CreateLoadBalancer", &balancer).await?;
     let registration = [("LoadBalancerName", &*name), ("Instances.member.1.InstanceId", &*instance.id)];
-    moto.aws.call(Service::Classic, "RegisterInstancesWithLoadBalancer", &registration).await?;
-    Ok(group)
+    moto.aws.call(Service::Classic, "RegisterInstancesWithLoadBalancer", &registration).await.map(drop)
 }
 
 /// Returns the instances of all Classic Load Balancers, in order; `None` if this Service's one does not exist.
-async fn registered_instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
+pub async fn registered_instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option<Vec<String>>> {
     let all = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
     let name = format!("<LoadBalancerName>{}</LoadBalancerName>", id.default_name());
     if !all.contains(&name) {
@@ -73,7 +91,7 @@ async fn registered_instances(moto: &Moto, id: &LoadBalancerId) -> Result<Option
     Ok(Some(ids))
 }
 
-fn ids(instances: &[Instance]) -> Option<Vec<String>> {
+pub fn ids(instances: &[Instance]) -> Option<Vec<String>> {
     let mut ids: Vec<String> = instances.iter().map(|instance| instance.id.clone()).collect();
     ids.sort();
     Some(ids)
@@ -85,7 +103,7 @@ async fn start() -> Result<(Moto, Vec<Instance>)> {
     Ok((moto, instances))
 }
 
-fn hostname(ensured: &Ensured) -> Result<String> {
+pub fn hostname(ensured: &Ensured) -> Result<String> {
     let first = ensured.status.ingress.first().context("no address")?;
     first.hostname.clone().context("no hostname")
 }

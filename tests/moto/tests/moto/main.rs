@@ -13,6 +13,7 @@ mod bed;
 mod certificates;
 mod claims;
 mod classic;
+mod classic_groups;
 mod conformance;
 mod crashes;
 mod creations;
@@ -56,7 +57,8 @@ fn main() -> std::process::ExitCode {
             listener_has_the_certificate_of_its_host_name, certificate_without_consent_is_refused_with_the_fix,
         },
         claims::{
-            target_stays_while_another_service_claims_it, forged_record_has_no_effect_without_consent,
+            target_stays_while_another_service_claims_it,
+            target_stays_after_a_restart_while_another_service_claims_it, forged_record_has_no_effect_without_consent,
             targets_are_deregistered_although_the_consent_was_withdrawn, record_of_another_cluster_does_not_count,
         },
         classic::{
@@ -71,6 +73,11 @@ fn main() -> std::process::ExitCode {
             service_moves_to_a_network_load_balancer_without_a_gap,
             cancelled_move_keeps_the_address_until_the_network_load_balancer_serves,
             classic_load_balancer_follows_nodes_until_the_target_group_of_a_user_serves,
+        },
+        classic_groups::{
+            rules_for_the_users_security_group_are_revoked_with_the_last_load_balancer,
+            nodes_are_opened_to_the_security_group_that_cloud_provider_aws_chooses,
+            cancelled_move_keeps_the_load_balancer_with_the_users_security_group,
         },
         eks::{installation_on_eks_serves_only_its_class},
         endpoint_services::{
@@ -155,6 +162,9 @@ fn main() -> std::process::ExitCode {
             refused_targets_are_left_out_of_later_changes,
             refused_target_of_an_invalid_service_is_registered_later,
             address_outside_of_the_network_is_named_with_all_zones,
+            refused_targets_are_left_out_while_their_group_replaces_another,
+            targets_that_fit_are_registered_although_others_exceed_a_quota,
+            error_of_one_target_group_does_not_affect_the_others,
         },
         routes::{routes_are_added_and_removed_with_nodes, every_table_gets_its_routes, routes_are_created_despite_faults},
         sharing::{cluster_deregisters_only_its_own_targets, record_is_a_config_map},

@@ -1,6 +1,7 @@
 //! Changes of targets and rules that AWS refuses: what is reported, what is repeated, and what serves meanwhile.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,9 +9,11 @@ use cluster_tests::{Space, eventually};
 use moto::{Effect, Element, Fault, Instance, Moto, Quota, Service};
 use providers::{EndpointTarget, Ensured, ErrorKind, IpNet, LoadBalancerSpec, LoadBalancers, Progress, Targets};
 
-use crate::balancers::{AccountResources, PREFIX, delete, new_process, settle, spec, targets, texts};
+use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::CLUSTER;
 use crate::reach::start_in_another_group;
+use crate::sharing::{self, RecordsInMemory};
+use crate::user_groups::UsersBalancer;
 
 /// If the refusal were a terminal error, targets would not follow nodes and pods until a user changes the Service.
 pub async fn refused_update_of_targets_is_retried(_: Space) -> Result<()> {
@@ -48,13 +51,11 @@ pub async fn security_groups_of_nodes_are_read_again_after_one_was_deleted(_: Sp
     delete(&*balancers, &one.id).await
 }
 
-/// AWS accepts an address outside of the network only if the call names all zones.
-pub async fn address_outside_of_the_network_is_named_with_all_zones(_: Space) -> Result<()> {
-    let moto = Moto::start(CLUSTER).await?;
-    let (balancers, one) = (new_process(&moto).await?, spec(1, &[("nlb-target-type", "ip")]));
-    let pod = |address: [u8; 4]| EndpointTarget {
+/// Returns a pod of a Service.
+fn pod_of(one: &LoadBalancerSpec) -> EndpointTarget {
+    EndpointTarget {
         port_name: one.ports[0].name.clone(),
-        address: address.into(),
+        address: [10, 0, 16, 1].into(),
         port: 8080,
         node: None,
         provider_id: None,
@@ -63,7 +64,14 @@ pub async fn address_outside_of_the_network_is_named_with_all_zones(_: Space) ->
         serving: true,
         terminating: false,
         pod: None,
-    };
+    }
+}
+
+/// AWS accepts an address outside of the network only if the call names all zones.
+pub async fn address_outside_of_the_network_is_named_with_all_zones(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[("nlb-target-type", "ip")]));
+    let pod = |address: [u8; 4]| EndpointTarget { address: address.into(), ..pod_of(&one) };
     let pods = |pods: Vec<EndpointTarget>| Targets { endpoints: pods.into(), ..Targets::default() };
     settle(&moto, &*balancers, &one, &pods(vec![pod([192, 168, 0, 7]), pod([10, 0, 16, 7])])).await?;
     balancers.set_targets(&one, &pods(Vec::new())).await?;
@@ -328,7 +336,12 @@ pub async fn node_is_registered_although_the_rules_for_it_cannot_be_changed(_: S
 /// Returns the ids of the targets in the only target group.
 async fn registered(moto: &Moto) -> Result<Vec<String>> {
     let group = AccountResources::read(moto).await?.target_groups.pop().context("no target group")?;
-    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", &*group)]).await?;
+    registered_in(moto, &group).await
+}
+
+/// Returns the ids of the targets in a target group.
+async fn registered_in(moto: &Moto, group: &str) -> Result<Vec<String>> {
+    let health = moto.aws.call(Service::Elb, "DescribeTargetHealth", &[("TargetGroupArn", group)]).await?;
     Ok(texts(&health, "Id"))
 }
 
@@ -421,4 +434,99 @@ pub async fn refused_targets_are_left_out_of_later_changes(_: Space) -> Result<(
     ensure!(instances[2..].iter().all(|node| warning.contains(&node.id)), "{warning}");
     moto.proxy.disarm();
     delete(&*balancers, &one.id).await
+}
+
+/// AWS refuses all pods of the new target group that replaces one of nodes. The new group has no healthy target, so the
+/// Service is not settled; still, the pods are not sent again with each `ensure`.
+pub async fn refused_targets_are_left_out_while_their_group_replaces_another(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
+    let nodes = targets(&moto.run(1).await?);
+    settle(&moto, &*balancers, &one, &nodes).await?;
+    let pods = |count: u8| Targets {
+        endpoints: (1..=count).map(|pod| EndpointTarget { address: [10, 0, 16, pod].into(), ..pod_of(&one) }).collect(),
+        ..nodes.clone()
+    };
+    let mut changed = one.clone();
+    changed.annotations.insert(format!("{PREFIX}nlb-target-type"), "ip".into());
+    moto.proxy.arm(Fault::always("RegisterTargets", Effect::refused("InvalidTarget", "not in the network")));
+    let before = moto.proxy.calls_of("RegisterTargets");
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        let ensured = balancers.ensure(&changed, &pods(8)).await?;
+        let is_reported = ensured.warnings.iter().any(|warning| warning.contains("and 3 more get no traffic"));
+        ensure!(ensured.progress != Progress::Settled && is_reported, "{ensured:?}");
+        sent.push(moto.proxy.calls_of("RegisterTargets") - before);
+    }
+    ensure!(sent == [15; 5], "{sent:?} calls");
+    // With more pods than AWS accepts attempts for, the others are tried by the following calls.
+    let mut sent = vec![moto.proxy.calls_of("RegisterTargets")];
+    for _ in 0..5 {
+        balancers.ensure(&changed, &pods(72)).await?;
+        sent.push(moto.proxy.calls_of("RegisterTargets"));
+    }
+    let sent: Vec<u64> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let is_limited = sent.iter().all(|calls| *calls <= 61) && sent[1] > 0 && sent[4] == 0;
+    ensure!(is_limited, "{sent:?} calls");
+    moto.proxy.disarm();
+    delete(&*balancers, &one.id).await
+}
+
+/// A zone is full: targets in other zones are registered, and the quota is reported.
+pub async fn targets_that_fit_are_registered_although_others_exceed_a_quota(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(5).await?;
+    let (balancers, one) = (new_process(&moto).await?, spec(1, &[]));
+    settle(&moto, &*balancers, &one, &targets(&instances[..1])).await?;
+    // The first of four targets does not fit: not with the others, and not alone. The same applies to the second
+    // attempt, after the deregistrations.
+    let full = || Effect::refused("TooManyTargets", "500 targets in a zone");
+    moto.proxy.arm(Fault { times: Some(3), ..Fault::first("RegisterTargets", full()) });
+    moto.proxy.arm(Fault { times: None, ..Fault::nth("RegisterTargets", 6, full()) });
+    let error = balancers.set_targets(&one, &targets(&instances)).await.err().context("all targets fit")?;
+    ensure!(error.kind == ErrorKind::Quota, "{error:?}");
+    let found = registered(&moto).await?;
+    ensure!(found.len() == 4, "{found:?}");
+    moto.proxy.disarm();
+    settle(&moto, &*balancers, &one, &targets(&instances)).await?;
+    delete(&*balancers, &one.id).await
+}
+
+/// AWS refuses a change of one target group for another reason than its targets: the targets of the Service's other
+/// groups follow, while the Service is valid and while it is invalid after a restart.
+pub async fn error_of_one_target_group_does_not_affect_the_others(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(2).await?;
+    let (before, after) = (targets(&instances[..1]), targets(&instances[1..]));
+    let denied = || Fault::first("RegisterTargets", Effect::refused("AccessDenied", "no"));
+    let two = LoadBalancerSpec { ports: vec![port(80), port(443)], ..spec(1, &[]) };
+    let balancers = new_process(&moto).await?;
+    settle(&moto, &*balancers, &two, &before).await?;
+    moto.proxy.arm(denied());
+    let error = balancers.set_targets(&two, &after).await.err().context("nothing was refused")?;
+    ensure!(error.kind == ErrorKind::Denied, "{error:?}");
+    moto.proxy.disarm();
+    let mut found = BTreeSet::new();
+    for group in AccountResources::read(&moto).await?.target_groups {
+        found.insert(registered_in(&moto, &group).await?);
+    }
+    let expected: BTreeSet<_> = instances.iter().map(|instance| vec![instance.id.clone()]).collect();
+    ensure!(found == expected, "{found:?}");
+    delete(&*balancers, &two.id).await?;
+
+    let users = UsersBalancer::create(&moto, &["443"]).await?;
+    let records = Arc::new(RecordsInMemory::default());
+    let two = LoadBalancerSpec { ports: two.ports.clone(), ..spec(2, &[("target-group-arn.443", &users.groups[0])]) };
+    settle(&moto, &*sharing::new_process(&moto, &records).await?, &two, &before).await?;
+    let next = sharing::new_process(&moto, &records).await?;
+    let mut invalid = two.clone();
+    invalid.annotations.insert(format!("{PREFIX}scheme"), "public".into());
+    moto.proxy.arm(denied());
+    let error = next.follow_targets(&invalid, &after).await.err().context("nothing was refused")?;
+    ensure!(error.kind == ErrorKind::Denied, "{error:?}");
+    moto.proxy.disarm();
+    let found = registered_in(&moto, &users.groups[0]).await?;
+    ensure!(found == [instances[1].id.clone()], "the targets of the user's group did not follow: {found:?}");
+    settle(&moto, &*next, &two, &after).await?;
+    delete(&*next, &two.id).await
 }

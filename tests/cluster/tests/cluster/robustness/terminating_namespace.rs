@@ -86,8 +86,8 @@ fn expected(admits_revisions: bool) -> Vec<(&'static str, &'static str, usize)> 
     let is_refused = |account: &str, resource: &str| {
         !has_revisions(account) || (resource == "controllerrevisions") != admits_revisions
     };
-    let creations = CREATIONS.iter().filter(|(account, resource, _)| is_refused(*account, *resource));
-    creations.map(|(account, resource, _)| (*account, *resource, owners(*account, *resource))).collect()
+    let creations = CREATIONS.iter().filter(|(account, resource, _)| is_refused(account, resource));
+    creations.map(|(account, resource, _)| (*account, *resource, owners(account, resource))).collect()
 }
 
 async fn until_each_owner_is_in(
