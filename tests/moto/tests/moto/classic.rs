@@ -17,7 +17,7 @@ use crate::user_groups::{UsersBalancer, unused_group};
 const REPLACED: &str = "kubernetes.io/load-balancer-replaced";
 
 /// Returns a Service of type LoadBalancer without an annotation for the type of load balancer.
-fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
+pub fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
     let mut spec = spec(number, annotations);
     spec.annotations.remove(&format!("{PREFIX}type"));
     spec
@@ -25,7 +25,7 @@ fn untyped(number: usize, annotations: &[(&str, &str)]) -> LoadBalancerSpec {
 
 /// Creates the resources that cloud-provider-aws creates for a Service: load balancer, security group, rule, one
 /// instance.
-async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instance: &Instance) -> Result<String> {
+pub async fn create_classic(moto: &Moto, id: &LoadBalancerId, cluster: &str, instance: &Instance) -> Result<String> {
     let (name, tag, service) = (id.default_name(), format!("kubernetes.io/cluster/{cluster}"), id.to_string());
     let group = [
         ("GroupName", &*format!("k8s-elb-{name}")),
