@@ -78,7 +78,7 @@ impl Moto {
         let aws = Aws::new(server.address(), account.clone());
         let network = network(&aws, cluster).await.context("make a network in moto")?;
         let proxy = Proxy::start(server.address(), account, aws.clone()).await?;
-        reach::add_account(proxy.reachability(), server.clone());
+        reach::add_account(proxy.reachability(), proxy.denials(), server.clone());
         Ok(Self { cluster: cluster.to_owned(), proxy, aws, network, _server: server })
     }
 

@@ -21,6 +21,7 @@
 mod aws;
 mod bed;
 mod call;
+mod denials;
 mod fault;
 mod form;
 mod iam;

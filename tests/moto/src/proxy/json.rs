@@ -35,7 +35,7 @@ impl Shared {
         let access = Access { action: format!("acm:{action}"), resources: resources(&body), ..Access::default() };
         if let Some(resource) = policy.and_then(|policy| policy.denies(&access)) {
             let message = format!("not authorized to perform: {} on resource: {resource}", access.action);
-            self.state().denied.push((access.action, resource));
+            self.denials.add(access.action, resource);
             return refusal(400, "AccessDeniedException", &message);
         }
         match effect {

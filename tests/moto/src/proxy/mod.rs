@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::aws::{Aws, Service};
 use crate::call::Call;
+use crate::denials::Denials;
 use crate::fault::{ArmedFaults, Effect, Fault, is_change};
 use crate::model::{Existing, Model, Quota};
 use crate::reach::{self, Reachability};
@@ -47,6 +48,7 @@ struct Shared {
     state: Mutex<State>,
     model: Arc<Model>,
     reachability: Arc<Reachability>,
+    denials: Denials,
 }
 
 #[derive(Default)]
@@ -66,8 +68,6 @@ struct State {
     changes: Vec<Change>,
     /// The policy that calls are checked against; all are allowed without one.
     policy: Option<iam::Policy>,
-    /// Denied accesses: the action and the resource.
-    denied: Vec<(String, String)>,
     /// Load balancers get the DNS names of Network Load Balancers.
     network_names: bool,
 }
@@ -108,6 +108,7 @@ impl Proxy {
             client: Client::builder(TokioExecutor::new()).build_http(),
             model,
             reachability,
+            denials: Denials::default(),
             aws,
             state: Mutex::default(),
         });
@@ -187,7 +188,16 @@ impl Proxy {
 
     /// Returns the denied accesses: the action and the resource.
     pub fn denied(&self) -> Vec<(String, String)> {
-        self.state().denied.clone()
+        self.shared.denials.all()
+    }
+
+    /// Lets the test succeed although accesses are denied, for this reason. By default, they fail the test at its end.
+    pub fn expect_denials(&self, reason: &str) {
+        self.shared.denials.expect(reason);
+    }
+
+    pub(crate) fn denials(&self) -> Denials {
+        self.shared.denials.clone()
     }
 
     /// Returns the parameters of the calls of a writing action, in order. moto does not store all of them.
@@ -356,7 +366,7 @@ impl Shared {
         if let Some((needed, resource)) = self.denied(&call, &action).await? {
             let code = if call.is_ec2() { "UnauthorizedOperation" } else { "AccessDenied" };
             let message = format!("not authorized to perform: {needed} on resource: {resource}");
-            self.state().denied.push((needed, resource));
+            self.denials.add(needed, resource);
             return refusal(&call, 403, code, &message);
         }
         let before = self.reachability.before(&action).await?;

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 
 use self::network_state::{NetworkState, TargetKey};
 use crate::aws::{Aws, Service};
+use crate::denials::Denials;
 use crate::server::Server;
 use crate::xml;
 
@@ -110,6 +111,7 @@ impl Reachability {
                 found.insert((arn.clone(), id, port), reached);
             }
         }
+        found.extend(network.classic_targets(dns));
         Ok(found)
     }
 
@@ -142,13 +144,13 @@ impl Reachability {
 
 tokio::task_local! {
     /// The accounts of the test that runs in this task.
-    static ACCOUNTS: Mutex<Vec<(Arc<Reachability>, Arc<Server>)>>;
+    static ACCOUNTS: Mutex<Vec<(Arc<Reachability>, Denials, Arc<Server>)>>;
 }
 
 /// Adds an account to those that are checked at the end of the test. Outside a test nothing is checked.
-pub(crate) fn add_account(reachability: Arc<Reachability>, server: Arc<Server>) {
+pub(crate) fn add_account(reachability: Arc<Reachability>, denials: Denials, server: Arc<Server>) {
     let added = ACCOUNTS.try_with(|accounts| {
-        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((reachability.clone(), server));
+        accounts.lock().unwrap_or_else(PoisonError::into_inner).push((reachability.clone(), denials, server));
     });
     if added.is_err() {
         reachability.ignore("there is no test");
@@ -156,18 +158,20 @@ pub(crate) fn add_account(reachability: Arc<Reachability>, server: Arc<Server>) 
 }
 
 /// Runs a test and then checks that each registered target is reachable and was never cut off, in each account that
-/// does not ignore reachability.
+/// does not ignore reachability, and that the policy denied nothing unexpected.
 ///
 /// # Errors
-/// Those of the test, and targets that are not reachable or were cut off.
+/// Those of the test, targets that are not reachable or were cut off, and denied accesses.
 pub async fn checked(test: impl Future<Output = Result<()>>) -> Result<()> {
     let checked = async {
         let result = test.await;
         let accounts =
             ACCOUNTS.with(|accounts| std::mem::take(&mut *accounts.lock().unwrap_or_else(PoisonError::into_inner)));
-        for (reachability, _server) in
-            accounts.iter().filter(|(reachability, _)| reachability.is_enabled() && result.is_ok())
-        {
+        for (reachability, denials, _server) in accounts.iter().filter(|_| result.is_ok()) {
+            denials.check()?;
+            if !reachability.is_enabled() {
+                continue;
+            }
             let gaps = reachability.gaps();
             ensure!(gaps.is_empty(), "targets were cut off: {gaps:?}");
             let unreached = names_of_unreached(reachability.snapshot(None).await?);

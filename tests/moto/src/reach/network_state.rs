@@ -3,7 +3,8 @@
 //! A load balancer reaches a target if a security group of the target's interface allows the ports of traffic and of
 //! health checks. The source of the rule must be a security group of the load balancer, or its subnets. See the user
 //! guide for Network Load Balancers, "Update the security groups for your Network Load Balancer" and "Target security
-//! groups". moto reports all targets as healthy.
+//! groups". moto reports all targets as healthy. The same applies to the instances of a Classic Load Balancer, see its user
+//! guide, "Configure security groups for your Classic Load Balancer".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -11,6 +12,7 @@ use std::net::Ipv4Addr;
 use anyhow::Result;
 
 use crate::aws::{Aws, Service};
+use crate::xml::Element;
 
 /// A target: the ARN of its target group, its id and its port.
 pub type TargetKey = (String, String, String);
@@ -94,6 +96,18 @@ struct Group {
     probe_port: String,
 }
 
+/// A Classic Load Balancer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Classic {
+    dns: String,
+    source: Source,
+    /// The ports of instances that traffic is sent to.
+    ports: Vec<i32>,
+    /// The port of health checks.
+    probe: i32,
+    instances: Vec<String>,
+}
+
 /// All inputs of reachability.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkState {
@@ -103,6 +117,8 @@ pub struct NetworkState {
     names: BTreeMap<String, String>,
     /// By the ARN of the target group.
     groups: BTreeMap<String, Group>,
+    /// Classic Load Balancers by name.
+    classics: BTreeMap<String, Classic>,
     /// Security groups of network interfaces, by instance and by address.
     interfaces: BTreeMap<String, BTreeSet<String>>,
     /// Prefixes of addresses of network interfaces, with their security groups.
@@ -140,6 +156,9 @@ impl NetworkState {
                 };
                 state.groups.insert(group.text("TargetGroupArn").to_owned(), used);
             }
+        }
+        for classic in aws.list(Service::Classic, "DescribeLoadBalancers", &[], "LoadBalancerDescriptions").await? {
+            state.classics.insert(classic.text("LoadBalancerName").to_owned(), read_classic(&classic));
         }
         for interface in aws.list(Service::Ec2, "DescribeNetworkInterfaces", &[], "networkInterfaceSet").await? {
             let groups = owned(interface.texts("groupSet/item/groupId"));
@@ -190,14 +209,53 @@ impl NetworkState {
     /// Returns true if a load balancer reaches a target. A target counts as reached if its target group is not in use,
     /// or if it has no network interface.
     pub fn reaches(&self, group: &str, id: &str, port: &str) -> bool {
-        let (Some(group), Some(groups)) = (self.groups.get(group), self.groups_of(id)) else { return true };
+        let (Some(group), Some(rules)) = (self.groups.get(group), self.rules_of(id)) else { return true };
         let Some(source) = self.sources.get(&group.balancer_arn) else { return true };
         let number: i32 = port.parse().unwrap_or_default();
         let traffic: Vec<(&str, i32)> =
             transports(&group.protocol).iter().map(|transport| (*transport, number)).collect();
         let probe = group.probe_port.parse().unwrap_or(number);
-        let rules = groups.iter().filter_map(|group| self.rules.get(group)).flatten();
-        reaches(&rules.cloned().collect::<Vec<_>>(), source, &traffic, probe)
+        reaches(&rules, source, &traffic, probe)
+    }
+
+    /// Returns the rules that apply to an instance or an address; `None` if it has no network interface.
+    fn rules_of(&self, id: &str) -> Option<Vec<Rule>> {
+        let groups = self.groups_of(id)?;
+        Some(groups.iter().filter_map(|group| self.rules.get(group)).flatten().cloned().collect())
+    }
+
+    /// Returns the instances of Classic Load Balancers at each port, and whether they are reached; with a DNS name only
+    /// those of the load balancer that has it.
+    pub fn classic_targets(&self, dns: Option<&str>) -> Vec<(TargetKey, bool)> {
+        let mut targets = Vec::new();
+        let wanted = |classic: &Classic| dns.is_none_or(|dns| classic.dns.eq_ignore_ascii_case(dns));
+        for (name, classic) in self.classics.iter().filter(|(_, classic)| wanted(classic)) {
+            for id in &classic.instances {
+                let rules = self.rules_of(id);
+                targets.extend(classic.ports.iter().map(|port| {
+                    let is_reached =
+                        |rules: &Vec<Rule>| reaches(rules, &classic.source, &[("tcp", *port)], classic.probe);
+                    ((name.clone(), id.clone(), port.to_string()), rules.as_ref().is_none_or(is_reached))
+                }));
+            }
+        }
+        targets
+    }
+}
+
+/// Converts the description of a Classic Load Balancer. Its own addresses are the source, which its security groups stand
+/// for: AWS requires them in a VPC.
+fn read_classic(described: &Element) -> Classic {
+    let ports = described.texts("ListenerDescriptions/member/Listener/InstancePort");
+    let ports: Vec<i32> = ports.iter().filter_map(|port| port.parse().ok()).collect();
+    let probe =
+        described.text("HealthCheck/Target").split_once(':').and_then(|(_, rest)| rest.split('/').next()?.parse().ok());
+    Classic {
+        dns: described.text("DNSName").to_owned(),
+        source: Source { groups: owned(described.texts("SecurityGroups/member")), subnets: Vec::new() },
+        probe: probe.or(ports.first().copied()).unwrap_or_default(),
+        ports,
+        instances: described.texts("Instances/member/InstanceId").into_iter().map(str::to_owned).collect(),
     }
 }
 
@@ -281,6 +339,7 @@ mod tests {
                 .into(),
             prefixes: vec![("10.9.0.16/28".to_owned(), ["sg-closed".to_owned()].into())],
             rules: [("sg-open".to_owned(), open_rules)].into(),
+            ..NetworkState::default()
         };
         assert_eq!(state.used_groups(Some("One.Example")), ["tg-1"]);
         assert_eq!(state.used_groups(Some("other.example")), Vec::<String>::new());
@@ -289,6 +348,29 @@ mod tests {
         assert!(state.reaches("tg-1", "10.9.9.9", "80"), "no interface has the address");
         assert!(!state.reaches("tg-1", "10.9.0.17", "80"), "an interface has a prefix with the address");
         assert!(state.reaches("tg-3", "i-2", "80"), "the target group is not in use");
+    }
+
+    #[test]
+    fn classic_load_balancer_reaches_instances_whose_groups_allow_its_own() {
+        let description = "<member><LoadBalancerName>a1</LoadBalancerName><DNSName>a1.example</DNSName>\
+            <ListenerDescriptions><member><Listener><InstancePort>30080</InstancePort></Listener></member>\
+            <member><Listener><InstancePort>30443</InstancePort></Listener></member></ListenerDescriptions>\
+            <HealthCheck><Target>HTTP:10256/healthz</Target></HealthCheck><SecurityGroups><member>sg-lb</member>\
+            </SecurityGroups><Instances><member><InstanceId>i-1</InstanceId></member>\
+            <member><InstanceId>i-2</InstanceId></member></Instances></member>";
+        let classic = read_classic(&Element::parse(description).expect("a description"));
+        assert_eq!((classic.probe, &*classic.ports), (10_256, &[30_080, 30_443][..]));
+        let open = [rule("tcp", (30_080, 30_080), "sg-lb", ""), rule("tcp", (10_256, 10_256), "sg-lb", "")];
+        let state = NetworkState {
+            classics: [("a1".to_owned(), classic)].into(),
+            interfaces: [("i-1".to_owned(), ["sg-open".to_owned()].into()), ("i-2".to_owned(), BTreeSet::new())].into(),
+            rules: [("sg-open".to_owned(), open.into())].into(),
+            ..NetworkState::default()
+        };
+        let reached: Vec<_> = state.classic_targets(None).into_iter().filter(|(_, reached)| *reached).collect();
+        assert_eq!(reached, [(("a1".to_owned(), "i-1".to_owned(), "30080".to_owned()), true)]);
+        assert_eq!(state.classic_targets(Some("A1.example")).len(), 4);
+        assert_eq!(state.classic_targets(Some("b1.example")), []);
     }
 
     #[test]

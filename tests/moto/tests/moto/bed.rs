@@ -29,8 +29,7 @@ pub const POLICY: &str = include_str!("../../../../deploy/aws-iam-policy.json");
 
 /// Returns the provider for an account in moto, not initialized, with the rights of the published policy only.
 pub fn provider(moto: &Moto) -> Result<Arc<dyn CloudProvider>> {
-    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
-    provider_of(moto.cloud_config())
+    provider_of(moto, moto.cloud_config())
 }
 
 /// Like [`provider`]; the last resources of an earlier process are listed after this time instead of a minute.
@@ -42,8 +41,9 @@ pub fn provider_with_visibility(moto: &Moto, visible: Duration) -> Result<Arc<dy
     Ok(provider_aws::build_with_visibility(&context, credentials, visible)?)
 }
 
-/// Returns the provider with this configuration.
-pub fn provider_of(config: String) -> Result<Arc<dyn CloudProvider>> {
+/// Like [`provider`], with this configuration.
+pub fn provider_of(moto: &Moto, config: String) -> Result<Arc<dyn CloudProvider>> {
+    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     let config = config.into();
     provider_in(&BuildContext { cluster_name: CLUSTER.into(), config, ..BuildContext::default() })
 }

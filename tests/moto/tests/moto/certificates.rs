@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cluster_tests::Space;
-use moto::{Effect, Fault, Moto, Service};
-use providers::{LoadBalancerSpec, PlannedChange};
+use moto::{Effect, Fault, Moto, Quota, Service};
+use providers::{ErrorKind, LoadBalancerSpec, PlannedChange};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::json;
 
@@ -71,6 +71,11 @@ pub async fn listener_has_the_certificate_of_its_host_name(_: Space) -> Result<(
     settle(&moto, &*balancers, &www, &all).await?;
     ensure!(certificates(&moto).await? == [old.clone()], "{:?}, not {old}", certificates(&moto).await?);
     let both = with_domains(&plain, "www.example.com, api.example.com");
+    moto.proxy.set_quota(Quota::Certificates, 0);
+    let error = balancers.ensure(&both, &all).await.err().context("the quota of certificates was not exceeded")?;
+    ensure!(error.kind == ErrorKind::Quota && error.message.contains("request a higher quota"), "{error}");
+    ensure!(certificates(&moto).await? == [old.clone()], "the listener changed: {:?}", certificates(&moto).await?);
+    moto.proxy.set_quota(Quota::Certificates, 25);
     settle(&moto, &*balancers, &both, &all).await?;
     let expected = sorted([old.clone(), wild.clone()]);
     ensure!(certificates(&moto).await? == expected, "{:?}, not {expected:?}", certificates(&moto).await?);

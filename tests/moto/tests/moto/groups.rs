@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster_tests::Space;
-use moto::{Effect, Fault, Moto, Policy, Service};
+use moto::{Effect, Fault, Moto, Service};
 use providers::{Deletion, LoadBalancerId, LoadBalancerSpec, LoadBalancers, PlannedChange};
 
 use crate::balancers::{AccountResources, id, new_process, port, settle, spec, targets, texts};
-use crate::bed::{CLUSTER, POLICY, provider_of};
+use crate::bed::{CLUSTER, provider_of};
 
 /// Returns a Service with one port on the load balancer of a group.
 fn member(number: usize, group: &str, listens: u16) -> LoadBalancerSpec {
@@ -61,7 +61,7 @@ pub async fn load_balancer_of_a_group_is_deleted_when_it_is_visible_late(_: Spac
     let all = targets(&moto.run(1).await?);
     let config = moto.cloud_config().replace("[Global]\n", "[Global]\nDisableSecurityGroupIngress = true\n");
     for delay in 1..=4 {
-        let provider = provider_of(config.clone())?;
+        let provider = provider_of(&moto, config.clone())?;
         provider.initialize().await?;
         let (balancers, one) = (provider.load_balancers().context("no load balancers")?, member(1, "web", 80));
         balancers.starts_empty(&one.id);
@@ -123,9 +123,8 @@ pub async fn services_of_a_namespace_share_a_load_balancer_until_the_last_is_del
 pub async fn group_of_several_namespaces_needs_the_operators_consent(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let all = targets(&moto.run(1).await?);
-    moto.proxy.enforce(Policy::parse(&[POLICY], &[("CLUSTER", CLUSTER)])?);
     let config = "[LoadBalancerGroup \"public\"]\nNamespace = default\nNamespace = shop\n";
-    let provider = provider_of(format!("{}{config}", moto.cloud_config()))?;
+    let provider = provider_of(&moto, format!("{}{config}", moto.cloud_config()))?;
     provider.initialize().await?;
     let balancers = provider.load_balancers().context("no load balancers")?;
     let of = |namespace: &str, spec: LoadBalancerSpec| LoadBalancerSpec {

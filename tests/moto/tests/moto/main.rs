@@ -1,7 +1,8 @@
 //! ccm on AWS: moto behind a proxy that injects faults, the real SDK, and a real API server.
 //!
 //! Each test ends with the check that every registered target is reachable and was never cut off. A test with targets
-//! that are intentionally unreachable gives the reason: `ignore_reachability`.
+//! that are intentionally unreachable gives the reason: `ignore_reachability`. So does a test of accesses that the policy
+//! denies: `expect_denials`.
 //!
 //! `cargo test -p moto --test moto` runs them.
 
@@ -147,7 +148,7 @@ fn main() -> std::process::ExitCode {
             rules_in_groups_without_the_tag_are_revoked, rules_of_a_load_balancer_of_the_same_name_stay,
             rules_of_a_chosen_name_are_revoked_next_to_a_copy_of_the_cluster,
             rule_of_two_load_balancers_stays_while_one_needs_it, pod_with_its_own_security_group_is_reached,
-            target_behind_a_closed_group_is_unhealthy,
+            target_behind_a_closed_group_is_unhealthy, classic_load_balancer_reaches_a_node_with_another_group,
         },
         refusals::{
             refused_update_of_targets_is_retried, security_groups_of_nodes_are_read_again_after_one_was_deleted,

@@ -272,6 +272,7 @@ pub async fn untagged_security_group_of_nodes_is_only_a_warning(_: Space) -> Res
     let untag = [("ResourceId.1", &*moto.network.group), ("Tag.1.Key", &key)];
     moto.aws.call(Service::Ec2, "DeleteTags", &untag).await?;
     moto.proxy.ignore_reachability("the policy does not allow rules in the nodes' group");
+    moto.proxy.expect_denials("the nodes' group lacks the tag");
     let balancers = new_process(&moto).await?;
     let one = spec(1, &[]);
     let ensured = balancers.ensure(&one, &targets(&instances)).await?;

@@ -9,6 +9,7 @@ use providers::{EndpointTarget, ErrorKind, LoadBalancerId, LoadBalancerSpec, Por
 
 use crate::balancers::{AccountResources, PREFIX, delete, new_process, port, settle, spec, targets, texts};
 use crate::bed::{CLUSTER, POLICY};
+use crate::classic::{create_classic, untyped};
 
 /// Starts an instance of another node group: it has a security group of its own, with the cluster's tag.
 pub async fn start_in_another_group(moto: &Moto) -> Result<Instance> {
@@ -462,6 +463,23 @@ pub async fn pod_with_its_own_security_group_is_reached(_: Space) -> Result<()> 
     ensure!(rules().await? == 0, "{} rules are left", rules().await?);
     ensure!(moto.proxy.denied().is_empty(), "{:?}", moto.proxy.denied());
     Ok(())
+}
+
+/// A node with another security group joins after the takeover of a Classic Load Balancer, whose creator has opened only the
+/// groups of earlier nodes.
+pub async fn classic_load_balancer_reaches_a_node_with_another_group(_: Space) -> Result<()> {
+    let moto = Moto::start(CLUSTER).await?;
+    let instances = moto.run(1).await?;
+    let one = untyped(1, &[]);
+    create_classic(&moto, &one.id, CLUSTER, &instances[0]).await?;
+    let balancers = new_process(&moto).await?;
+    balancers.ensure(&one, &targets(&instances)).await?;
+    let all = [instances, vec![start_in_another_group(&moto).await?]].concat();
+    balancers.set_targets(&one, &targets(&all)).await?;
+    let classic = moto.aws.call(Service::Classic, "DescribeLoadBalancers", &[]).await?;
+    ensure!(texts(&classic, "InstanceId").len() == 2, "{classic}");
+    ensure!(moto.proxy.unreached(None).await?.is_empty(), "{:?}", moto.proxy.unreached(None).await?);
+    delete(&*balancers, &one.id).await
 }
 
 /// A test of the mock: a rule that another client revokes makes targets unreachable and unhealthy.
