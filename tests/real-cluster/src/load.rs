@@ -273,7 +273,7 @@ mod tests {
         const REQUESTS: usize = 100;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let load = Load::start(address, "/", 2, Duration::from_millis(10), Duration::from_secs(60));
+        let load = Load::start(address, "/", 2, Duration::from_millis(10), Duration::from_secs(10));
         let mut ports = BTreeSet::new();
         for _ in 0..REQUESTS {
             let (mut connection, client) = listener.accept().await.unwrap();
