@@ -37,7 +37,7 @@ impl Owners {
     fn in_cache<O: Kind>(store: &Store<O>) -> Self {
         // The keys are read first: an owner that becomes decodable in between is in both sets.
         let undecodable = store.undecodable_keys();
-        Self { uids: store.all().iter().map(|owner| owner.meta().uid.clone()).collect(), undecodable }
+        Self { uids: store.uids(), undecodable }
     }
 
     fn contains(&self, owner: &Meta) -> bool {

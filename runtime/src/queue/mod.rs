@@ -203,7 +203,9 @@ impl<K: QueueKey> Queue<K> {
                 Some(item) => {
                     let now = Instant::now();
                     let quiet_until = item.quiet_until.filter(|until| *until > now);
-                    item.busy |= quiet_until.is_some();
+                    if quiet_until.is_some() {
+                        item.busy = true;
+                    }
                     quiet_until
                 }
                 None => None,
@@ -246,7 +248,9 @@ impl<K: QueueKey> Queue<K> {
     pub fn forget(&self, key: &K) {
         let mut state = self.lock();
         if let Some(item) = state.items.get_mut(key) {
-            item.failures = 0;
+            if item.failures > 0 {
+                item.failures = 0;
+            }
             if item.is_idle(Instant::now()) {
                 state.remove(key);
             }

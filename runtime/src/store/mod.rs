@@ -211,6 +211,11 @@ impl<K: Kind> Store<K> {
         self.read_noting_stale(|records| records.iter().cloned().collect::<Vec<_>>())
     }
 
+    /// Returns the UIDs of all records. Does not count as a read of stale records.
+    pub(crate) fn uids(&self) -> HashSet<Uid> {
+        self.read(|records| records.iter().map(|record| record.meta().uid.clone()).collect())
+    }
+
     /// Returns true if a record satisfies `matches`, which must not use the store. Copies nothing, and stops at the
     /// first such record.
     pub fn any(&self, mut matches: impl FnMut(&K) -> bool) -> bool {

@@ -353,6 +353,11 @@ impl Memory {
         NodeWrite::Now(planned)
     }
 
+    /// Records that no write of a node's status is due, because the node does not exist.
+    pub fn not_due(&self, node: &str) {
+        self.lock().due.remove(node);
+    }
+
     /// Records a successful write to a node's status, its duration, and the removed volumes that the node's kubelet did
     /// not use.
     pub fn written(&self, node: &str, took: Duration, released: Vec<Str>) {

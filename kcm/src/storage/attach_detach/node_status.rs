@@ -49,6 +49,7 @@ impl AttachDetach {
         let current = node.as_deref().map_or(&[][..], attached_to);
         let recheck = self.release_unlisted(name, current).map_or(Outcome::Done, Outcome::RequeueAfter);
         let Some(node) = &node else {
+            self.memory.not_due(name);
             self.consistency.forget(&key);
             return Ok(recheck);
         };

@@ -261,11 +261,15 @@ impl Binder {
     /// Deletes the directory of a volume that the API server refused. The volume may exist if the response was lost or is
     /// inconclusive, so the directory then stays for the next attempt.
     async fn clean_up(&self, claim: &PersistentVolumeClaim, path: &str, error: WriteError) -> Stop {
-        if error.refused().is_none() || error.is_lost() {
+        if error.refused().is_none() {
             return Stop::Failed(error);
         }
         let key = claim.meta.key();
-        let message = format!("Error creating provisioned PV object for claim {key}: {error}. Deleting the volume.");
+        let message = format!("Error creating provisioned PV object for claim {key}: {error}");
+        if error.is_lost() {
+            return self.fail_provisioning(claim, message);
+        }
+        let message = format!("{message}. Deleting the volume.");
         let stop = self.fail_provisioning(claim, message);
         let path = path.to_owned();
         let deleted = tokio::task::spawn_blocking(move || host_path::delete(&path)).await;
