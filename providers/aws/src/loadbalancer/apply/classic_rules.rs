@@ -43,6 +43,16 @@ fn users_groups<'a>(session: &Session, classic: &'a Classic, listing: &Listing) 
     classic.security_groups.iter().filter(|id| !is_made(id)).collect()
 }
 
+/// Returns true if a security group has network interfaces other than those of this load balancer.
+async fn has_other_interfaces(session: &Session, group: &str, classic: &str) -> Result<bool, CloudError> {
+    let filters = network::filter("group-id", vec![group.to_owned()]);
+    let request = session.api.ec2.describe_network_interfaces().filters(filters);
+    let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
+    let own = format!("ELB {classic}");
+    let has_more = response.next_token().is_some_and(|token| !token.is_empty());
+    Ok(has_more || response.network_interfaces().iter().any(|one| one.description() != Some(&*own)))
+}
+
 impl Balancers {
     /// Opens the nodes' security groups to the load balancer. cloud-provider-aws has opened only the groups of nodes
     /// that existed before the takeover. Returns the refusals.
@@ -124,6 +134,10 @@ impl Balancers {
             if is_used {
                 continue;
             }
+            // Rules without a description may be those of a user, for resources that the cluster does not know.
+            let is_known = classic.security_groups.len() == 1 || state.classic_groups != ClassicGroups::default();
+            let is_chosen =
+                source == Some(group) && is_known && !has_other_interfaces(session, group, &classic.name).await?;
             for opened in network::groups_that_name(session, group).await? {
                 let is_tagged = tagged.contains(&*opened);
                 let is_of_instance = || instances.values().any(|instance| instance.groups.contains(&opened));
@@ -131,7 +145,7 @@ impl Balancers {
                     continue;
                 }
                 // In other groups, cloud-provider-aws revokes nothing, and another cluster may have its rules.
-                let is_chosen = is_tagged && source == Some(group);
+                let is_chosen = is_tagged && is_chosen;
                 let added = |rules: &[ObservedRule]| classic_groups::added(rules, group, is_chosen);
                 match shared.revoke_selected(session, &opened, added).await {
                     Err(error) if error.kind == ErrorKind::Denied && !is_tagged => {

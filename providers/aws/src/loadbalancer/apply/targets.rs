@@ -187,7 +187,9 @@ impl Balancers {
             }
         }
         for (group, change) in full {
-            if let Err(error) = register(caller, group, change, state).await {
+            // The record has the state after the deregistration already.
+            let again = caller.register(&group.arn, group.target_type, &change.register, &mut state.refused_targets);
+            if let Err(error) = again.await {
                 failures.add(error)?;
             }
         }

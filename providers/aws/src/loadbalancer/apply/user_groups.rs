@@ -223,7 +223,11 @@ impl Balancers {
         let recorded = target_records::read_of_user_group(records, id, &group.arn).await?;
         let others = self.claims().unread(id, &group.arn);
         for other in others.iter().filter(|other| is_allowed(group, other, &session.cluster)) {
-            let recorded = target_records::read_of_user_group(records, other, &group.arn).await?;
+            let recorded = match target_records::read_of_user_group(records, other, &group.arn).await {
+                // A record that this process may not read is one that it could not have written.
+                Err(error) if error.kind == ErrorKind::Denied => None,
+                recorded => recorded?,
+            };
             self.claims().restore(other, &group.arn, recorded);
         }
         self.claims().begin_read(id, &group.arn);
