@@ -4,8 +4,9 @@ use runtime::diagnostics::FinalizerOwner;
 
 use crate::descriptor::Descriptor;
 
-/// Well-known finalizers: name, program that removes it, condition. The descriptor of a controller of this binary takes
-/// precedence over a row. A test of `kcm` compares the rows of its controllers with their descriptors.
+/// Well-known finalizers: name, or prefix that ends with a slash; program that removes it; condition. The descriptor of
+/// a controller of this binary takes precedence over a row. A test of `kcm` compares the rows of its controllers with
+/// their descriptors.
 const WELL_KNOWN: &[(&str, &str, &str)] = &[
     ("foregroundDeletion", "garbage-collector-controller", "once all dependents that block the deletion are deleted"),
     ("orphan", "garbage-collector-controller", "once the dependents are orphaned"),

@@ -6,8 +6,8 @@
 //! The modules, from the bottom up; each imports only modules that precede it in this list:
 //!
 //! 1. [`wire`] reads and writes protobuf without code generated from a schema: fields that are not needed are skipped
-//!    by their length, and a message is changed by splicing, so that a write keeps unknown fields. [`schema`] is the
-//!    one list of field numbers; a test compares it with upstream's `generated.proto` files.
+//!    by their length, and a message is changed by splicing, so that a write keeps unknown fields. [`schema`]
+//!    lists the field numbers of kinds; a test compares it with upstream's `generated.proto` files.
 //! 2. [`intern`] shares equal strings, label sets, owner lists and raw templates between records.
 //! 3. `value`: quantities, label selectors, IP addresses, times, conditions.
 //! 4. `decode`: the context of decoders, and their errors. Then [`meta`]: metadata; [`Kind`]: the trait of all kinds;

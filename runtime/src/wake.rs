@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 /// A callback that runs once, when a cache has reached a version.
 ///
-/// A key that changes constantly registers a callback repeatedly while a watch is stalled. For each version, only one
-/// callback with the same identity is kept, so that a key waits at most once for each version that it wrote.
+/// While a watch is stalled, a key that is reconciled repeatedly registers the same callback each time. The identity of
+/// that callback is the queue and the key, and only one of each identity is kept for a version.
 pub struct Wake {
     id: Option<u64>,
     /// No other callback has the same identity.

@@ -1,4 +1,4 @@
-//! ClusterTrustBundle: root certificates, of one signer or of none, that all authenticated users may read.
+//! ClusterTrustBundle: root certificates, of one signer or of none, that count as readable by all authenticated users.
 
 use crate::decode::{Decode, DecodeError};
 use crate::intern::Str;

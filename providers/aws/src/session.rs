@@ -31,7 +31,7 @@ impl Sessions {
     /// # Errors
     /// `Transient` before the provider is initialized.
     pub(crate) fn get(&self) -> Result<Arc<Session>, CloudError> {
-        let not_initialized = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS was not reached yet");
+        let not_initialized = || CloudError::new(ErrorKind::Transient, "Initialize", "AWS has not been reached yet");
         self.0.get().cloned().ok_or_else(not_initialized)
     }
 

@@ -18,7 +18,7 @@ pub struct Items<S> {
     chunks: S,
     buffer: BytesMut,
     position: Position,
-    /// The time until which the next object has to be complete.
+    /// The time by which the next object has to be complete.
     deadline: Instant,
     version: Option<u64>,
     next_page: String,
@@ -140,7 +140,7 @@ where
         Ok(self.buffer.split_to(head.length).freeze())
     }
 
-    /// Waits for a number of bytes; returns false if the body ends before.
+    /// Waits for a number of bytes; returns false if the body ends before them.
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
         self.buffer.reserve(wanted.saturating_sub(self.buffer.len()));
         while self.buffer.len() < wanted {

@@ -69,7 +69,8 @@ impl Lifecycle {
         }
         let begun = Instant::now();
         let nodes = self.nodes_to_check();
-        // Each node's need is decided only here, because the returned states are assigned to the nodes by their order.
+        // Whether a node's state is requested is decided only once: the states are returned in the order of the
+        // requests, and are assigned to these nodes below.
         let nodes = nodes.into_iter().map(|node| (needs_instance_state(&self.facts(&node)), node));
         let nodes: Vec<(bool, Arc<Node>)> = nodes.collect();
         let requested: Vec<_> = nodes
@@ -142,7 +143,10 @@ impl Lifecycle {
         match verdict {
             Verdict::Leave => {}
             Verdict::Suspect => {
-                info!(node = &*key.name, "instance not found in the cloud; waiting for confirmation");
+                info!(
+                    node = &*key.name,
+                    "instance not found in the cloud; waiting for confirmation or for the minimum age of the node"
+                );
             }
             Verdict::MarkShutDown => self.mark(&key, &shutdown_patch(node)).await,
             Verdict::MarkStarted => self.mark(&key, &started_patch(node)).await,
@@ -167,7 +171,7 @@ impl Lifecycle {
     async fn delete(&self, key: &ObjectKey, node: &Node) {
         let name = &key.name;
         let Some(node) = self.nodes.get_with_uid("", name, &node.meta.uid) else { return };
-        // The record of this node may be stale, and the node ready.
+        // If the newest state of this node cannot be decoded, it may be ready, and is not deleted.
         if let Err(error) = self.writer.check_deletion(key) {
             warn!(node = &**name, %error, "node not deleted");
             return;

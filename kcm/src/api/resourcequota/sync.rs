@@ -23,8 +23,8 @@ use super::decide::{self, Content, NamespaceUsage};
 use super::recounts::{CountMode, Recounts};
 use crate::context::Clock;
 
-/// Maximum time until an object that admission has counted is stored and in the cache. After this time, a status with
-/// more than the counted usage is too high.
+/// The assumed maximum time until an object that admission has counted is stored and in the cache. After this time, a
+/// status with more than the counted usage is taken to be too high.
 const OBJECT_CACHE_DELAY: Duration = Duration::from_secs(5);
 
 /// The controller's state.
@@ -41,7 +41,7 @@ pub struct Quotas {
     pub writer: Writer,
     pub queue: Arc<Queue<ObjectKey>>,
     pub clock: Clock,
-    /// Time between two full counts of a quota; zero: only after changes.
+    /// Maximum time between two full counts of a quota; zero: no periodic ones.
     pub period: Duration,
 }
 
@@ -119,7 +119,7 @@ impl Quotas {
                 format!("not all objects can be decoded (see the log): {}; keeping old amounts", families.join(", "));
             return Err(ReconcileError::new(message));
         }
-        // The kind may not be listed yet, or may be served later.
+        // The kind may not be listed yet, may be served later, or may have objects that cannot be decoded.
         if !used.unknown.is_empty() {
             return Ok(Outcome::RequeueWithBackoff);
         }
@@ -178,8 +178,8 @@ impl Quotas {
     }
 }
 
-/// Returns the pod whose extended resources a claim was created for. It must be the claim that the pod's status names.
-/// While the status names none, it must be the oldest claim that was created for the pod's extended resources.
+/// Returns the pod whose extended resources a claim was created for. The claim must be the one that the
+/// pod's status names, or, while it names none, the oldest one that was created for the pod's extended resources.
 /// Upstream: pkg/quota/v1/evaluator/core, getVerifiedPodUsage.
 fn pod_of(claim: &ResourceClaim, claims: &Store<ResourceClaim>, pods: &Store<Pod>) -> Option<Arc<Pod>> {
     let owner = claim.meta.controller().filter(|_| claim.for_extended_resources)?;
@@ -226,7 +226,7 @@ mod tests {
         object
     }
 
-    /// Returns a claim for extended resources of the pod `web`, or of another owner of this kind and name.
+    /// Returns a claim for extended resources with an owner of this kind and UID, which is named `web`.
     fn claim(name: &str, created: i64, (kind, owner): (&str, &str)) -> ResourceClaim {
         let mut claim = ResourceClaim::decode(&decode(Sections::default()), &named(name)).expect("well-formed");
         claim.meta.created = Time(created);
@@ -244,7 +244,7 @@ mod tests {
 
     /// Upstream's cases of TestResourceClaimEvaluatorUsage with several claims of a pod.
     #[test]
-    fn claim_belongs_to_a_pod_that_names_it_or_has_no_older_one() {
+    fn claim_belongs_to_a_pod_that_names_it_or_to_one_without_a_name_if_it_is_the_oldest() {
         let own = ("Pod", "web");
         let mut for_devices = claim("devices", 0, own);
         for_devices.for_extended_resources = false;

@@ -92,8 +92,8 @@ pub fn of_secret(change: &Change<'_, Secret>) -> Vec<Key> {
     deleted.into_iter().chain(change.new).filter_map(|secret| key(secret)).collect()
 }
 
-/// Returns the key of a token secret. A secret that names no account is ignored: only an API server without validation
-/// has stored one.
+/// Returns the key of a token secret. A secret that names no account is ignored. It exists only if an API server
+/// without that validation has stored it.
 fn key(secret: &Secret) -> Option<Key> {
     let token = secret.account_token().filter(|token| !token.account.is_empty())?;
     Some(Key::Secret {

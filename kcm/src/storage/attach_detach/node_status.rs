@@ -1,9 +1,9 @@
-//! Writes the attached volumes to the status of a node: the only writer of that list.
+//! Writes the attached volumes to the status of a node. In this process, nothing else writes that list.
 //!
-//! A write is refused unless the list still is the one in the cache, so that it cannot undo another write of the list.
-//! The kubelet's writes of other fields are conflicts only if the list loses a volume that kubelets attach. The next
-//! write waits until the cache contains this one. The response to a write replaces the read of the node before a
-//! removed volume is detached.
+//! A write is refused unless the list still is the one in the cache, so that it cannot undo a write of another client.
+//! A write that removes a volume which kubelets attach themselves is also refused if the kubelet has changed other
+//! fields of the node meanwhile. The next write waits until the cache contains this one. Before a removed volume is
+//! detached, the node has to be read; the response to a write saves that read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,8 @@ impl AttachDetach {
                     return Ok(Outcome::Done);
                 }
                 // The write counts as under way until the cache contains it. The next reconcile waits for that: if
-                // another client reverts the list, the watch may deliver only the old list, which adds no key.
+                // another client reverts the list, the cache may show no change of it, so that nothing else adds this
+                // node.
                 self.consistency.wrote(&key, &self.caches.nodes, version);
                 Ok(Outcome::RequeueAfter(Duration::ZERO))
             }
@@ -90,8 +91,8 @@ impl AttachDetach {
         }
     }
 
-    /// Records that no write is under way, and requeues the volumes that waited for that. Returns the time until the
-    /// check has to be repeated, because the API server may still make an earlier write.
+    /// Records that no write is under way, and requeues the volumes that waited for that. If the API server may still
+    /// make an earlier write, only returns the time until this has to be repeated.
     fn release_unlisted(&self, name: &Str, current: &[AttachedVolume]) -> Option<Duration> {
         let (volumes, recheck) = self.memory.end_write(name, current);
         for volume in volumes {
@@ -125,8 +126,8 @@ impl AttachDetach {
         let Some(read) = &*read else { return Ok(Outcome::RequeueWithBackoff) };
         let is_same = read.meta.uid == cached.meta.uid && attached_to(read) == attached_to(cached);
         if !is_same || read.meta.version != cached.meta.version {
-            // Otherwise the cache contains the version, and yet differs: the API server's storage may have been
-            // restored from a backup.
+            // If the cache is not behind, it contains the version, and yet differs: the API server's storage may have
+            // been restored from a backup.
             let is_behind = self.awaits_version(key, &self.caches.nodes, read.meta.version);
             return Ok(if is_behind { Outcome::RequeueAfter(Duration::ZERO) } else { Outcome::RequeueWithBackoff });
         }
@@ -136,7 +137,8 @@ impl AttachDetach {
         Err(ReconcileError::new(format!("the API server refuses the list of attached volumes: {error}")))
     }
 
-    /// Reads the node's version after a write without a response, so that the next reconcile waits for it.
+    /// Reads the node's version after a write without a response, so that no write is made before the cache contains
+    /// it.
     async fn await_unknown_write(&self, key: &ObjectKey) -> Result<(), ReconcileError> {
         match self.writer.get(&Node::RESOURCE, key).await {
             Ok(response) => {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::imports::Source;
 
-/// Returns each cycle of `files` as the names of its modules, sorted by file. Imports of the `heads` do not count.
+/// Returns the groups of modules that import each other in cycles: their names, in the order of `files`.
 pub fn cycles(files: &[Source], heads: &[Source]) -> Vec<Vec<String>> {
     let places = files.iter().enumerate().map(|(at, file)| (&file.module[..], Some(at)));
     let places: BTreeMap<&[String], Option<usize>> =

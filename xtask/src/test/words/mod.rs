@@ -98,8 +98,8 @@ fn comment_starts(path: &str) -> Option<&'static [&'static str]> {
     COMMENTS.iter().find(|(end, _)| path.ends_with(*end)).map(|(_, starts)| *starts)
 }
 
-/// Returns the number of phrases in comments, in string literals of Rust and in Markdown, by the first folder of the
-/// path. Files in hidden folders do not count.
+/// Returns the number of phrases in lines that are comments, in string literals of Rust and in Markdown, by the first
+/// folder of the path. A phrase that is broken over two lines is not found. Files in hidden folders do not count.
 fn counts() -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for path in files(workspace()) {

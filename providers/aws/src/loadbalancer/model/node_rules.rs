@@ -1,5 +1,6 @@
-//! Rules in the nodes' security groups for the security group that the cluster's load balancers share (the backend
-//! group). The number of these rules does not grow with the number of Services.
+//! Rules in the nodes' security groups for a security group of load balancers: for the one that the cluster's Network
+//! Load Balancers share (the backend group), whose number does not grow with the number of Services, and for those of
+//! Classic Load Balancers.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +15,9 @@ use crate::loadbalancer::types::{
 /// The API server's default range of node ports. The rule opens the whole range to load balancers, so that it never has
 /// to change.
 const NODE_PORTS: (u16, u16) = (30_000, 32_767);
-/// Maximum number of rules for each transport in one node's group.
+/// Maximum number of this provider's rules for each transport in one node's group; beyond it, a rule is widened.
 const MAX_RULES: usize = 4;
-/// The description of rules for the shared security group.
+/// The description of rules for a security group of load balancers.
 ///
 /// It differs from the Load Balancer Controller's: that controller revokes all rules with its description that it does
 /// not need, each time it reconciles a TargetGroupBinding.
@@ -61,7 +62,7 @@ fn ports_of(
     ports
 }
 
-/// A change of a rule that references the shared group.
+/// A change of a rule that references a security group of load balancers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
     Add(Rule),
@@ -69,7 +70,7 @@ pub(crate) enum Change {
     Widen(String, Rule),
 }
 
-/// Returns true if this provider made a rule for a security group.
+/// Returns true if a rule has this provider's description. Rules of earlier versions have another one.
 pub(crate) fn is_own(rule: &Rule) -> bool {
     rule.description == SHARED
 }

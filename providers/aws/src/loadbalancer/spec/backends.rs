@@ -1,5 +1,5 @@
-//! Target groups for ports of other Services that get a part of a listener's traffic: requested by this Service's
-//! annotations, with the targets of the other Service. Upstream: AWS Load Balancer Controller, buildTargetGroupTuples.
+//! Target groups with the targets of other Services: annotations of a Service can send a part of a listener's traffic
+//! to a port of another one. Upstream: AWS Load Balancer Controller, buildTargetGroupTuples.
 
 use providers::{IpFamily, LoadBalancerSpec, OtherService, Port, Protocol as Transport, TargetPort};
 
