@@ -369,6 +369,10 @@ impl Shared {
             self.denials.add(needed, resource);
             return refusal(&call, 403, code, &message);
         }
+        if action == "DeleteLoadBalancer" {
+            let names = call.pairs.iter().filter(|(field, _)| field == "LoadBalancerName");
+            names.for_each(|(_, name)| self.reachability.delete_classic(name));
+        }
         let before = self.reachability.before(&action).await?;
         let response = self.apply_effect(&call, &action, effect).await;
         if let Some(before) = before {

@@ -4,6 +4,7 @@ mod network_state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -23,6 +24,20 @@ const CUTTING: [&str; 6] = [
     "ModifyTargetGroup",
 ];
 
+/// Time before the deletion of a Classic Load Balancer in which its rules may be revoked: it serves nothing afterwards, and
+/// a security group of a user is found only while a load balancer has it.
+const ENDING: Duration = Duration::from_secs(60);
+
+/// A target that a change cut off.
+#[derive(Clone)]
+struct Gap {
+    /// The ARN of its target group, or the name of its Classic Load Balancer.
+    group: String,
+    at: Instant,
+    /// The change and the target.
+    text: String,
+}
+
 /// The registered targets; true: reached by their load balancer.
 pub(crate) type Snapshot = BTreeMap<TargetKey, bool>;
 
@@ -38,7 +53,7 @@ pub(crate) struct Reachability {
 struct State {
     /// The reason for which nothing is checked, if there is one.
     ignored: Option<String>,
-    gaps: Vec<String>,
+    gaps: Vec<Gap>,
     /// Beginnings of the names of load balancers whose users open the targets' security groups themselves.
     opened: BTreeSet<String>,
 }
@@ -78,7 +93,12 @@ impl Reachability {
 
     /// Returns targets that a change cut off while they were registered, with the change.
     pub(crate) fn gaps(&self) -> Vec<String> {
-        self.state().gaps.clone()
+        self.state().gaps.iter().map(|gap| gap.text.clone()).collect()
+    }
+
+    /// Forgets the targets of a Classic Load Balancer that were cut off shortly before its deletion.
+    pub(crate) fn delete_classic(&self, name: &str) {
+        self.state().gaps.retain(|gap| gap.group != name || gap.at.elapsed() > ENDING);
     }
 
     /// Returns the last read, or reads the account again if it has changed since.
@@ -125,7 +145,11 @@ impl Reachability {
         let cut_off = network_state::gaps(before, &self.snapshot(None).await?);
         let mut state = self.state();
         if state.ignored.is_none() {
-            state.gaps.extend(cut_off.into_iter().map(|(_, id, port)| format!("{action} cuts off {id}:{port}")));
+            state.gaps.extend(cut_off.into_iter().map(|(group, id, port)| Gap {
+                group,
+                at: Instant::now(),
+                text: format!("{action} cuts off {id}:{port}"),
+            }));
         }
         Ok(())
     }

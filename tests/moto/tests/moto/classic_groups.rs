@@ -40,7 +40,7 @@ async fn rules_for(moto: &Moto, source: &str) -> Result<BTreeSet<[String; 3]>> {
 }
 
 /// Two Services have the same security group, which a user made. The groups of new nodes are opened to it. Only with the
-/// second load balancer, the rules of both controllers are revoked; those of the user stay as they are.
+/// second load balancer, the rule of cloud-provider-aws is revoked; those of the user stay as they are.
 pub async fn rules_for_the_users_security_group_are_revoked_with_the_last_load_balancer(_: Space) -> Result<()> {
     let moto = Moto::start(CLUSTER).await?;
     let mut instances = moto.run(1).await?;
@@ -58,17 +58,21 @@ pub async fn rules_for_the_users_security_group_are_revoked_with_the_last_load_b
     let balancers = new_process(&moto).await?;
     for service in [&one, &two] {
         balancers.ensure(service, &targets(&instances)).await?;
-        ensure!(registered_instances(&moto, &service.id).await? == ids(&instances), "not registered");
     }
+    let registered = registered_instances(&moto, &two.id).await?;
+    ensure!(registered == ids(&[&instances[..], &instances].concat()), "not registered with both: {registered:?}");
     let before = rules_for(&moto, &group).await?;
+    // The range of node ports, and the port of the health check.
     let opened = before.iter().filter(|[opened, ..]| *opened != moto.network.group).count();
-    ensure!(opened == 1 && before.len() == 4, "the new node's group is not opened: {before:?}");
+    ensure!(opened == 2 && before.len() == 5, "the new node's group is not opened: {before:?}");
 
     delete(&*balancers, &one.id).await?;
     ensure!(rules_for(&moto, &group).await? == before, "{:?}", rules_for(&moto, &group).await?);
     // Another process knows only what AWS returns.
     delete(&*new_process(&moto).await?, &two.id).await?;
-    let after = rules_for(&moto, &group).await?;
+    // moto returns no descriptions of rules for groups, so the rules of `ccm` are not recognized.
+    let mut after = rules_for(&moto, &group).await?;
+    after.retain(|[opened, ..]| *opened == moto.network.group);
     ensure!(after == by_hand.into(), "{after:?}");
     let groups = moto.aws.ec2("DescribeSecurityGroups", &[], "groupId").await?;
     ensure!(groups.contains(&group), "the user's group was deleted");
@@ -97,13 +101,11 @@ pub async fn nodes_are_opened_to_the_security_group_that_cloud_provider_aws_choo
         let opened = rules_for(&moto, source).await?;
         ensure!(opened.iter().any(|[opened, ..]| *opened != moto.network.group), "{source}: {opened:?}");
     }
-    ensure!(rules_for(&moto, &first).await?.is_empty(), "{:?}", rules_for(&moto, &first).await?);
+    ensure!(rules_for(&moto, &first).await?.is_empty(), "first: {:?}", rules_for(&moto, &first).await?);
     for service in [&extra, &listed] {
         delete(&*balancers, &service.id).await?;
     }
-    for source in [&made, &second] {
-        ensure!(rules_for(&moto, source).await?.is_empty(), "{:?}", rules_for(&moto, source).await?);
-    }
+    ensure!(rules_for(&moto, &made).await?.is_empty(), "{:?}", rules_for(&moto, &made).await?);
     Ok(())
 }
 

@@ -43,14 +43,19 @@ fn users_groups<'a>(session: &Session, classic: &'a Classic, listing: &Listing) 
     classic.security_groups.iter().filter(|id| !is_made(id)).collect()
 }
 
-/// Returns true if a security group has network interfaces other than those of this load balancer.
-async fn has_other_interfaces(session: &Session, group: &str, classic: &str) -> Result<bool, CloudError> {
+/// Returns true if a security group has network interfaces other than those of Classic Load Balancers whose names are
+/// `ending`.
+async fn has_other_interfaces(
+    session: &Session,
+    group: &str,
+    ending: impl Fn(&str) -> bool,
+) -> Result<bool, CloudError> {
     let filters = network::filter("group-id", vec![group.to_owned()]);
     let request = session.api.ec2.describe_network_interfaces().filters(filters);
     let response = session.api.read(Class::Ec2Read, "DescribeNetworkInterfaces", || request.clone().send()).await?;
-    let own = format!("ELB {classic}");
+    let is_own = |text: &str| text.strip_prefix("ELB ").is_some_and(&ending);
     let has_more = response.next_token().is_some_and(|token| !token.is_empty());
-    Ok(has_more || response.network_interfaces().iter().any(|one| one.description() != Some(&*own)))
+    Ok(has_more || response.network_interfaces().iter().any(|one| !one.description().is_some_and(is_own)))
 }
 
 impl Balancers {
@@ -114,8 +119,8 @@ impl Balancers {
             return Ok(());
         }
         let source = source(session, classic, listing, &state.classic_groups);
-        let others = classic::list(session).await?;
-        let others: Vec<&Classic> = others
+        let all = classic::list(session).await?;
+        let others: Vec<&Classic> = all
             .iter()
             .filter(|one| one.name != classic.name && !shared.deleted_classics.contains(&one.name))
             .filter(|one| session.cluster.marks(one.tags.iter().map(|(key, value)| (&**key, &**value))))
@@ -136,8 +141,11 @@ impl Balancers {
             }
             // Rules without a description may be those of a user, for resources that the cluster does not know.
             let is_known = classic.security_groups.len() == 1 || state.classic_groups != ClassicGroups::default();
+            // Interfaces outlive their load balancer. Names of other types than Classic contain a slash.
+            let is_ending =
+                |name: &str| !name.contains('/') && (name == classic.name || all.iter().all(|one| one.name != name));
             let is_chosen =
-                source == Some(group) && is_known && !has_other_interfaces(session, group, &classic.name).await?;
+                source == Some(group) && is_known && !has_other_interfaces(session, group, is_ending).await?;
             for opened in network::groups_that_name(session, group).await? {
                 let is_tagged = tagged.contains(&*opened);
                 let is_of_instance = || instances.values().any(|instance| instance.groups.contains(&opened));
