@@ -1,5 +1,6 @@
 //! Tables of decisions, the index, and random histories.
 
+mod binders;
 pub mod builders;
 mod claim_table;
 mod index;

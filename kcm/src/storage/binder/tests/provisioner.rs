@@ -2,31 +2,17 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use http::Method;
-use kinds::meta::ObjectKey;
 use kinds::persistent_volume_claim::STORAGE_PROVISIONER;
-use kinds::{Decode, Kind, Sections};
-use runtime::events::Recorder;
 use runtime::lock::lock;
-use runtime::metrics::Metrics;
-use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Index, Store};
-use runtime::testing::{NoEvents, deliver, filled_store, writer};
+use runtime::testing::{deliver, writer};
 
+use super::binders;
 use super::builders::{claim, class};
 use crate::storage::binder::host_path;
-use crate::storage::binder::metrics::Operations;
 use crate::storage::binder::names::HOST_PATH;
-use crate::storage::binder::notices::Notices;
-use crate::storage::binder::reconciler::{Binder, Settings};
-use crate::storage::indexes::pods_by_claim;
-
-fn store<K: Kind>(indexes: Vec<Index<K>>) -> Arc<Store<K>> {
-    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-    Arc::new(filled_store(decode, indexes, []))
-}
+use crate::storage::binder::reconciler::Binder;
 
 /// Returns a binder with a host-path class `local`. Its API server has no objects, and responds to creations with this
 /// status. The second value counts the creations.
@@ -40,30 +26,7 @@ async fn binder(code: u16, reason: &'static str) -> (Binder, Arc<Mutex<usize>>) 
         (code, status.into_bytes())
     })
     .await;
-    let (recorder, _) = Recorder::new("test", Arc::new(NoEvents));
-    let queue = |name| Queue::<ObjectKey>::new(QueueOptions::named(name));
-    let binder = Binder {
-        claims: store(Vec::new()),
-        volumes: store(Vec::new()),
-        classes: store(Vec::new()),
-        pods: store(vec![pods_by_claim()]),
-        nodes: Some(store(Vec::new())),
-        writer,
-        claim_queue: queue("claims"),
-        volume_queue: queue("volumes"),
-        matcher: Arc::default(),
-        notices: Notices::new(recorder),
-        operations: Operations::new(&Metrics::default()),
-        recycling: Default::default(),
-        clock: Arc::new(Default::default),
-        settings: Settings {
-            sync_period: Duration::from_secs(15),
-            is_dynamic: true,
-            has_host_path: true,
-            tracks_unused: false,
-            recyclers: Err("not needed".to_owned()),
-        },
-    };
+    let binder = binders::binder(writer, true, Err("not needed".to_owned()));
     deliver(&binder.classes, (*class("local", HOST_PATH, "Immediate", false, 0)).clone());
     (binder, creations)
 }

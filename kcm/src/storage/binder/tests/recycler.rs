@@ -10,35 +10,25 @@ use kinds::persistent_volume_claim::BIND_COMPLETED;
 use kinds::pod::Phase as PodPhase;
 use kinds::schema::object_meta;
 use kinds::wire::Put;
-use kinds::{Decode, Kind, PersistentVolume, PersistentVolumeClaim, Pod, Sections, envelope};
-use runtime::events::Recorder;
+use kinds::{Kind, PersistentVolume, PersistentVolumeClaim, Pod, envelope};
 use runtime::lock::lock;
-use runtime::metrics::Metrics;
-use runtime::queue::{Queue, QueueOptions};
-use runtime::store::{Change, Index, Store};
-use runtime::testing::{NoEvents, deliver, deliver_deletion, deliver_undecodable, filled_store, writer};
+use runtime::store::Change;
+use runtime::testing::{deliver, deliver_deletion, deliver_undecodable, writer};
 use runtime::worker::{Outcome, Reconcile};
 use tokio::time::advance;
 
+use super::binders;
 use super::builders::{Backend, VolumeSpec, claim, class, volume};
 use crate::flags;
 use crate::storage::binder::claim_sync::Claims;
 use crate::storage::binder::decide_claim::{Cluster, Search};
-use crate::storage::binder::metrics::Operations;
-use crate::storage::binder::notices::Notices;
-use crate::storage::binder::reconciler::{Binder, Settings};
+use crate::storage::binder::reconciler::Binder;
 use crate::storage::binder::recycler_pod::Recyclers;
 use crate::storage::binder::volume_sync::Volumes;
-use crate::storage::indexes::{claims_by_volume, pods_by_claim};
 use crate::storage::lost_write::REQUEST_TIMEOUT;
 use crate::storage::testing::pod_with;
 
 const POD: &str = "recycler-for-pv";
-
-fn store<K: Kind>(indexes: Vec<Index<K>>) -> Arc<Store<K>> {
-    let decode = Decode { interner: Arc::default(), sections: Sections::default() };
-    Arc::new(filled_store(decode, indexes, []))
-}
 
 /// The API server: one volume, at most one claim, and pods with the uids `pod-1`, `pod-2` and so on.
 #[derive(Debug, Default)]
@@ -121,30 +111,8 @@ impl Bed {
         let responding = server.clone();
         let writer = writer(move |method, path| lock(&responding).respond(method, path)).await;
         let Ok(component::flags::Invocation::Run(options)) = flags::parse([]) else { panic!("no options") };
-        let (recorder, _) = Recorder::new("test", Arc::new(NoEvents));
-        let queue = |name| Queue::<ObjectKey>::new(QueueOptions::named(name));
-        let binder = Arc::new(Binder {
-            claims: store(vec![claims_by_volume()]),
-            volumes: store(Vec::new()),
-            classes: store(Vec::new()),
-            pods: store(vec![pods_by_claim()]),
-            nodes: None,
-            writer,
-            claim_queue: queue("claims"),
-            volume_queue: queue("volumes"),
-            matcher: Arc::default(),
-            notices: Notices::new(recorder),
-            operations: Operations::new(&Metrics::default()),
-            recycling: Default::default(),
-            clock: Arc::new(Default::default),
-            settings: Settings {
-                sync_period: Duration::from_secs(15),
-                is_dynamic: true,
-                has_host_path: false,
-                tracks_unused: false,
-                recyclers: Ok(Recyclers::read(&options.values).expect("built-in templates")),
-            },
-        });
+        let recyclers = Recyclers::read(&options.values).expect("built-in templates");
+        let binder = Arc::new(binders::binder(writer, false, Ok(recyclers)));
         Self { binder, server }
     }
 
